@@ -1,0 +1,6 @@
+//! NVMe over Fabrics, host and controller, as state machines that touch no
+//! socket, clock, thread, allocator or random source.
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod wire;

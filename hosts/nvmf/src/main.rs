@@ -1,0 +1,2 @@
+//! The `nvmf` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! NVMe/RDMA over verbs.

@@ -1,0 +1,1 @@
+//! NVMe/TCP over std sockets.
