@@ -3,4 +3,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod block;
+pub mod digest;
+pub mod time;
 pub mod wire;
