@@ -1,1 +1,2 @@
 //! NVMe/TCP over std sockets.
+pub mod digest;
