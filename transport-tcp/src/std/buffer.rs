@@ -1,0 +1,282 @@
+//! Memory for payloads, and each worker's store of it.
+//!
+//! A buffer is page-aligned, so that direct I/O can fill it, and it is always
+//! initialised. What it holds when it is taken is another matter: see
+//! [`BufferPool::take`].
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Alignment of every buffer in bytes, and the smallest capacity.
+pub const ALIGNMENT: usize = 4096;
+
+/// Size classes: 4 KiB, 8 KiB, ... 2 MiB. What is larger is never kept.
+const CLASSES: usize = 10;
+
+#[derive(Clone, FromBytes, IntoBytes, Immutable)]
+#[repr(C, align(4096))]
+struct Page([u8; ALIGNMENT]);
+
+/// Page-aligned memory on the heap, as long as it was asked to be.
+pub struct Buffer {
+    pages: Box<[Page]>,
+    len: usize,
+    _charge: Option<Charge>,
+}
+
+impl Buffer {
+    /// `len` zero bytes that belong to no pool.
+    #[must_use]
+    pub fn zeroed(len: usize) -> Self {
+        Self {
+            pages: pages(capacity_for(len)),
+            len,
+            _charge: None,
+        }
+    }
+
+    /// Bytes of memory behind the buffer, at least its length.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.pages.len() * ALIGNMENT
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.pages.as_bytes()[..self.len]
+    }
+}
+
+impl AsMut<[u8]> for Buffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.pages.as_mut_bytes()[..self.len]
+    }
+}
+
+impl fmt::Debug for Buffer {
+    /// Sizes only: the bytes are a host's data.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer")
+            .field("len", &self.len)
+            .field("capacity", &self.capacity())
+            .finish()
+    }
+}
+
+/// One worker's buffers: what was given back is taken again.
+///
+/// A buffer that is dropped instead of being given back is no leak: its memory
+/// is freed, and [`BufferPool::outstanding`] counts it out.
+#[derive(Debug)]
+pub struct BufferPool {
+    free: [Vec<Box<[Page]>>; CLASSES],
+    kept: usize,
+    keep: usize,
+    outstanding: Arc<AtomicUsize>,
+}
+
+impl BufferPool {
+    /// A pool that holds on to at most `keep` bytes of unused memory.
+    #[must_use]
+    pub fn new(keep: usize) -> Self {
+        Self {
+            free: Default::default(),
+            kept: 0,
+            keep,
+            outstanding: Arc::default(),
+        }
+    }
+
+    /// A buffer of `len` bytes with arbitrary contents, which may be what an
+    /// earlier connection moved. Only for what is overwritten as a whole before
+    /// any of it leaves: a device's read, data received from the host. For
+    /// all else there is [`BufferPool::take_zeroed`].
+    #[must_use]
+    pub fn take(&mut self, len: usize) -> Buffer {
+        let capacity = capacity_for(len);
+        let recycled = class_of(capacity).and_then(|class| self.free.get_mut(class)?.pop());
+        let pages = match recycled {
+            Some(pages) => {
+                self.kept -= capacity;
+                pages
+            }
+            None => pages(capacity),
+        };
+        Buffer {
+            pages,
+            len,
+            _charge: Some(Charge::new(&self.outstanding, capacity)),
+        }
+    }
+
+    /// A buffer of `len` zero bytes.
+    #[must_use]
+    pub fn take_zeroed(&mut self, len: usize) -> Buffer {
+        let mut buffer = self.take(len);
+        buffer.as_mut().fill(0);
+        buffer
+    }
+
+    /// Takes a buffer back, from this pool or another; frees it when enough is kept.
+    pub fn give(&mut self, buffer: Buffer) {
+        let capacity = buffer.capacity();
+        if self.kept + capacity > self.keep {
+            return;
+        }
+        if let Some(free) = class_of(capacity).and_then(|class| self.free.get_mut(class)) {
+            free.push(buffer.pages);
+            self.kept += capacity;
+        }
+    }
+
+    /// Bytes of memory in buffers that were taken and neither given back nor dropped.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.outstanding.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of unused memory.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.kept
+    }
+
+    /// Frees all unused memory: for a worker that goes idle.
+    pub fn release(&mut self) {
+        self.free = Default::default();
+        self.kept = 0;
+    }
+}
+
+/// A buffer's entry in its pool's count, for as long as it is out.
+struct Charge {
+    outstanding: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Charge {
+    fn new(outstanding: &Arc<AtomicUsize>, bytes: usize) -> Self {
+        outstanding.fetch_add(bytes, Ordering::Relaxed);
+        Self {
+            outstanding: Arc::clone(outstanding),
+            bytes,
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.outstanding.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Page")
+    }
+}
+
+fn pages(capacity: usize) -> Box<[Page]> {
+    vec![Page([0; ALIGNMENT]); capacity / ALIGNMENT].into_boxed_slice()
+}
+
+/// The class whose buffers have exactly this capacity.
+fn class_of(capacity: usize) -> Option<usize> {
+    let class = (capacity / ALIGNMENT).trailing_zeros() as usize;
+    (class < CLASSES && capacity == ALIGNMENT << class).then_some(class)
+}
+
+/// A power of two up to the largest class, a whole number of pages above.
+fn capacity_for(len: usize) -> usize {
+    const LARGEST: usize = ALIGNMENT << (CLASSES - 1);
+    if len <= LARGEST {
+        len.next_power_of_two().max(ALIGNMENT)
+    } else {
+        len.next_multiple_of(ALIGNMENT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn capacity_is_a_class_or_whole_pages() {
+        for (len, capacity) in [
+            (0, 4096),
+            (1, 4096),
+            (4096, 4096),
+            (4097, 8192),
+            (MIB, MIB),
+            (MIB + 1, 2 * MIB),
+            (2 * MIB + 1, 2 * MIB + 4096),
+        ] {
+            let mut buffer = BufferPool::new(0).take(len);
+            assert_eq!(buffer.capacity(), capacity, "{len}");
+            assert_eq!(buffer.as_ref().len(), len);
+            assert_eq!(buffer.as_mut().len(), len);
+            assert_eq!(buffer.as_ref().as_ptr().addr() % ALIGNMENT, 0);
+        }
+    }
+
+    #[test]
+    fn memory_comes_back_for_its_class_only() {
+        let mut pool = BufferPool::new(MIB);
+        let small = pool.take(512);
+        let large = pool.take(128 * 1024);
+        let address = large.as_ref().as_ptr();
+        assert_eq!(pool.outstanding(), 4096 + 128 * 1024);
+        pool.give(large);
+        pool.give(small);
+        assert_eq!((pool.outstanding(), pool.kept()), (0, 4096 + 128 * 1024));
+        let again = pool.take(100 * 1024);
+        assert_eq!(again.as_ref().as_ptr(), address);
+        assert_eq!((pool.outstanding(), pool.kept()), (128 * 1024, 4096));
+    }
+
+    #[test]
+    fn a_recycled_buffer_can_be_had_without_its_past() {
+        let mut pool = BufferPool::new(MIB);
+        let mut secret = pool.take(4096);
+        secret.as_mut().fill(0x5a);
+        pool.give(secret);
+        assert!(
+            pool.take_zeroed(4096)
+                .as_ref()
+                .iter()
+                .all(|&byte| byte == 0)
+        );
+    }
+
+    #[test]
+    fn no_more_is_kept_than_allowed() {
+        let mut pool = BufferPool::new(10_000);
+        let taken: Vec<_> = (0..8).map(|_| pool.take(4096)).collect();
+        for buffer in taken {
+            pool.give(buffer);
+        }
+        assert_eq!((pool.kept(), pool.outstanding()), (8192, 0));
+        pool.release();
+        assert_eq!(pool.kept(), 0);
+    }
+
+    #[test]
+    fn what_is_larger_than_every_class_is_freed() {
+        let mut pool = BufferPool::new(usize::MAX / 2);
+        let huge = pool.take(2 * MIB + 1);
+        pool.give(huge);
+        assert_eq!((pool.kept(), pool.outstanding()), (0, 0));
+    }
+
+    #[test]
+    fn a_dropped_buffer_is_counted_out() {
+        let mut pool = BufferPool::new(MIB);
+        drop(pool.take(9000));
+        assert_eq!((pool.kept(), pool.outstanding()), (0, 0));
+    }
+}
