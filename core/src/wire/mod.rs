@@ -1,3 +1,21 @@
 //! The bytes: one zerocopy structure per wire format, with raw fields and a
 //! size assert, no meaning. Packed and 0's-based fields have one accessor.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        clippy::cast_possible_truncation
+    )
+)]
+
+#[macro_use]
+mod macros;
+
+pub mod cqe;
+pub mod ids;
+pub mod pdu;
+pub mod sgl;
+pub mod sqe;
+pub mod status;
 pub mod tree;
