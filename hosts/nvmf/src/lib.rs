@@ -1,0 +1,4 @@
+//! What the `nvmf` command is made of.
+#![forbid(unsafe_code)]
+
+pub mod block;
