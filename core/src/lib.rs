@@ -3,6 +3,9 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+extern crate std;
+
 pub mod block;
 pub mod digest;
 pub mod time;

@@ -10,12 +10,16 @@
 )]
 
 #[macro_use]
+mod bits;
+#[macro_use]
 mod macros;
 
 pub mod cqe;
+pub mod identify;
 pub mod ids;
 pub mod pdu;
 pub mod sgl;
 pub mod sqe;
 pub mod status;
+pub mod text;
 pub mod tree;
