@@ -160,6 +160,58 @@ impl fmt::Display for Nqn {
     }
 }
 
+/// Host Identifier, 128 bits: with the host's NQN it tells one host from
+/// another; 0 is none. `Display` and `FromStr` use the form of a UUID.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct HostId(pub [u8; 16]);
+
+impl fmt::Display for HostId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, byte) in self.0.iter().enumerate() {
+            f.write_str(if matches!(index, 4 | 6 | 8 | 10) {
+                "-"
+            } else {
+                ""
+            })?;
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for HostId {
+    type Err = InvalidHostId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidHostId> {
+        let mut digits = text.chars().filter(|&c| c != '-').map(|c| c.to_digit(16));
+        let mut id = [0; 16];
+        for byte in &mut id {
+            let (Some(Some(high)), Some(Some(low))) = (digits.next(), digits.next()) else {
+                return Err(InvalidHostId);
+            };
+            *byte = u8::try_from(high << 4 | low).map_err(|_| InvalidHostId)?;
+        }
+        match digits.next() {
+            None => Ok(Self(id)),
+            Some(_) => Err(InvalidHostId),
+        }
+    }
+}
+
+/// The text is not 32 hexadecimal digits, with or without hyphens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct InvalidHostId;
+
+impl fmt::Display for InvalidHostId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the host identifier is not 32 hexadecimal digits")
+    }
+}
+
+impl core::error::Error for InvalidHostId {}
+
 /// Why bytes are no [`Nqn`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -191,6 +243,8 @@ defmt_as_display!(Nqn);
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
 
     fn field(name: &[u8]) -> [u8; 256] {
@@ -222,6 +276,18 @@ mod tests {
         assert_eq!(Nqn::parse(&[0; 256]), Err(NqnError::Empty));
         assert_eq!(Nqn::parse(b"nqn.\xff"), Err(NqnError::NotUtf8));
         assert_eq!(Nqn::parse(b"nqn.\x1b[2J"), Err(NqnError::ControlCharacter));
+    }
+
+    #[test]
+    fn a_host_identifier_is_written_as_a_uuid() {
+        let id = HostId([0xF8, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+        let text = "f8010203-0405-0607-0809-0a0b0c0d0e0f";
+        assert_eq!(std::format!("{id}"), text);
+        assert_eq!(text.parse(), Ok(id));
+        assert_eq!("F80102030405060708090a0b0c0d0e0f".parse(), Ok(id));
+        for wrong in ["", "f8", "f80102030405060708090a0b0c0d0e0f0", "g8010203"] {
+            assert_eq!(wrong.parse::<HostId>(), Err(InvalidHostId));
+        }
     }
 
     #[test]

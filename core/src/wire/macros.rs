@@ -90,3 +90,141 @@ macro_rules! defmt_as_display {
         )*
     };
 }
+
+/// What a bit field may hold. `from_bits` is given no more bits than the field
+/// has, and drops those that the type cannot hold.
+pub(crate) trait Bits: Copy {
+    fn from_bits(bits: u64) -> Self;
+    fn to_bits(self) -> u64;
+}
+
+impl Bits for bool {
+    fn from_bits(bits: u64) -> Self {
+        bits & 1 != 0
+    }
+
+    fn to_bits(self) -> u64 {
+        self.into()
+    }
+}
+
+impl Bits for u8 {
+    fn from_bits(bits: u64) -> Self {
+        let [byte, ..] = bits.to_le_bytes();
+        byte
+    }
+
+    fn to_bits(self) -> u64 {
+        self.into()
+    }
+}
+
+impl Bits for u16 {
+    fn from_bits(bits: u64) -> Self {
+        let [b0, b1, ..] = bits.to_le_bytes();
+        Self::from_le_bytes([b0, b1])
+    }
+
+    fn to_bits(self) -> u64 {
+        self.into()
+    }
+}
+
+impl Bits for u32 {
+    fn from_bits(bits: u64) -> Self {
+        let [b0, b1, b2, b3, ..] = bits.to_le_bytes();
+        Self::from_le_bytes([b0, b1, b2, b3])
+    }
+
+    fn to_bits(self) -> u64 {
+        self.into()
+    }
+}
+
+impl Bits for u64 {
+    fn from_bits(bits: u64) -> Self {
+        bits
+    }
+
+    fn to_bits(self) -> u64 {
+        self
+    }
+}
+
+/// Lets an `open_enum!` over `u8` stand in a bit field.
+macro_rules! enum_bits {
+    ($($Name:ident),* $(,)?) => {
+        $(
+            impl crate::wire::macros::Bits for $Name {
+                fn from_bits(bits: u64) -> Self {
+                    <u8 as crate::wire::macros::Bits>::from_bits(bits).into()
+                }
+
+                fn to_bits(self) -> u64 {
+                    self.code().into()
+                }
+            }
+        )*
+    };
+}
+
+/// A register: an integer whose bit fields are read and set by name.
+///
+/// `get / with_get: Type = low, width;` each with its visibility. `Display`
+/// lists what is not zero, the tree form lists all.
+macro_rules! bitfield {
+    (
+        $(#[$meta:meta])*
+        $Name:ident: $int:ident {
+            $(
+                $(#[$fmeta:meta])*
+                $gvis:vis $get:ident / $wvis:vis $with:ident: $ty:ty = $low:literal, $width:literal;
+            )*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+        pub struct $Name(pub $int);
+
+        impl $Name {
+            $(
+                $(#[$fmeta])*
+                #[allow(dead_code)]
+                $gvis fn $get(self) -> $ty {
+                    let bits = (self.0 >> $low) & ($int::MAX >> ($int::BITS - $width));
+                    crate::wire::macros::Bits::from_bits(bits.into())
+                }
+
+                #[doc = concat!("The same with `", stringify!($get), "` set; bits beyond the field are dropped.")]
+                #[allow(dead_code)]
+                #[must_use]
+                $wvis fn $with(self, value: $ty) -> Self {
+                    use crate::wire::macros::Bits;
+                    let mask = $int::MAX >> ($int::BITS - $width);
+                    let bits = <$int as Bits>::from_bits(Bits::to_bits(value)) & mask;
+                    Self((self.0 & !(mask << $low)) | (bits << $low))
+                }
+            )*
+        }
+
+        impl core::fmt::Display for $Name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                write!(f, "{:#x}", self.0)?;
+                $(
+                    if crate::wire::macros::Bits::to_bits(self.$get()) != 0 {
+                        write!(f, concat!(" ", stringify!($get), " {}"), self.$get())?;
+                    }
+                )*
+                Ok(())
+            }
+        }
+
+        impl crate::wire::tree::Tree for $Name {
+            fn fields(&self, out: &mut crate::wire::tree::TreeWriter<'_>) -> core::fmt::Result {
+                $( out.field(stringify!($get), self.$get())?; )*
+                Ok(())
+            }
+        }
+    };
+}

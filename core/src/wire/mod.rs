@@ -14,10 +14,12 @@ mod bits;
 #[macro_use]
 mod macros;
 
+pub mod connect;
 pub mod cqe;
 pub mod identify;
 pub mod ids;
 pub mod pdu;
+pub mod property;
 pub mod sgl;
 pub mod sqe;
 pub mod status;

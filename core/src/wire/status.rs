@@ -97,7 +97,6 @@ macro_rules! statuses {
             /// Fabrics commands share codes 1/80h and up with I/O commands:
             /// see [`Status::name_for`].
             pub const fn name(self) -> &'static str {
-                #[allow(unreachable_patterns)]
                 match (self.sct, self.sc) {
                     $( $( ($sct, $sc) => $text, )* )*
                     (0, 0xC0..) | (1, 0xC0..) | (2, 0xC0..) | (3, 0xC0..) | (7, _) => {
@@ -114,8 +113,6 @@ macro_rules! statuses {
     };
 }
 
-// A code met twice (1/80h.. of Fabrics and of the I/O command sets) takes the
-// name of its first mention: Fabrics.
 statuses! {
     0 {
         SUCCESS = 0x00 => "Successful Completion",
@@ -216,6 +213,20 @@ statuses! {
         IOCS_COMBINATION_REJECTED = 0x2B => "I/O Command Set Combination Rejected",
         INVALID_IOCS = 0x2C => "Invalid I/O Command Set",
         IDENTIFIER_UNAVAILABLE = 0x2D => "Identifier Unavailable",
+        NAMESPACE_IS_DISPERSED = 0x2E => "Namespace Is Dispersed",
+        INVALID_DISCOVERY_INFORMATION = 0x2F => "Invalid Discovery Information",
+        ZONING_DATA_LOCKED = 0x30 => "Zoning Data Structure Locked",
+        ZONING_DATA_NOT_FOUND = 0x31 => "Zoning Data Structure Not Found",
+        INSUFFICIENT_DISCOVERY_RESOURCES = 0x32 => "Insufficient Discovery Resources",
+        REQUESTED_FUNCTION_DISABLED = 0x33 => "Requested Function Disabled",
+        ZONEGROUP_ORIGINATOR_INVALID = 0x34 => "ZoneGroup Originator Invalid",
+        INVALID_HOST = 0x35 => "Invalid Host",
+        INVALID_SUBSYSTEM = 0x36 => "Invalid NVM Subsystem",
+        INVALID_CONTROLLER_DATA_QUEUE = 0x37 => "Invalid Controller Data Queue",
+        NOT_ENOUGH_RESOURCES = 0x38 => "Not Enough Resources",
+        CONTROLLER_SUSPENDED = 0x39 => "Controller Suspended",
+        CONTROLLER_NOT_SUSPENDED = 0x3A => "Controller Not Suspended",
+        CONTROLLER_DATA_QUEUE_FULL = 0x3B => "Controller Data Queue Full",
         INCOMPATIBLE_FORMAT = 0x80 => "Incompatible Format",
         CONTROLLER_BUSY = 0x81 => "Controller Busy",
         CONNECT_INVALID_PARAMETERS = 0x82 => "Connect Invalid Parameters",
@@ -224,10 +235,10 @@ statuses! {
         INVALID_QUEUE_TYPE = 0x85 => "Invalid Queue Type",
         DISCOVER_RESTART = 0x90 => "Discover Restart",
         AUTH_REQUIRED = 0x91 => "Authentication Required",
-        CONFLICTING_ATTRIBUTES = 0x80 => "Conflicting Attributes",
-        INVALID_PROTECTION_INFORMATION = 0x81 => "Invalid Protection Information",
-        ATTEMPTED_WRITE_TO_READ_ONLY_RANGE = 0x82 => "Attempted Write to Read Only Range",
-        COMMAND_SIZE_LIMIT_EXCEEDED = 0x83 => "Command Size Limit Exceeded",
+        FAST_COPY_NOT_POSSIBLE = 0x86 => "Fast Copy Not Possible",
+        OVERLAPPING_IO_RANGE = 0x87 => "Overlapping I/O Range",
+        NAMESPACE_NOT_REACHABLE = 0x88 => "Namespace Not Reachable",
+        INSUFFICIENT_RESOURCES = 0x89 => "Insufficient Resources",
         ZONE_BOUNDARY_ERROR = 0xB8 => "Zoned Boundary Error",
         ZONE_IS_FULL = 0xB9 => "Zone Is Full",
         ZONE_IS_READ_ONLY = 0xBA => "Zone Is Read Only",
@@ -259,19 +270,36 @@ statuses! {
     }
 }
 
-impl Status {
-    /// The wording for a command with this opcode, which tells a Fabrics
-    /// command's 1/80h..1/83h from an I/O command's.
-    pub const fn name_for(self, opcode: u8) -> &'static str {
-        match (opcode, self.sct, self.sc) {
-            (0x7F, ..) => self.name(),
-            (_, 1, 0x80) => "Conflicting Attributes",
-            (_, 1, 0x81) => "Invalid Protection Information",
-            (_, 1, 0x82) => "Attempted Write to Read Only Range",
-            (_, 1, 0x83) => "Command Size Limit Exceeded",
-            _ => self.name(),
+macro_rules! io_statuses {
+    ($( $NAME:ident = $sc:literal => $text:literal, )*) => {
+        /// Codes of I/O commands, of type 1, that mean something else in
+        /// Fabrics commands.
+        impl Status {
+            $(
+                #[doc = concat!($text, " (type 1, code `", stringify!($sc), "`).")]
+                pub const $NAME: Self = Self::new(1, $sc);
+            )*
+
+            /// The wording for a command with this opcode, which tells an I/O
+            /// command's 1/80h..1/85h from a Fabrics command's.
+            pub const fn name_for(self, opcode: u8) -> &'static str {
+                match (opcode, self.sct, self.sc) {
+                    (0x7F, ..) => self.name(),
+                    $( (_, 1, $sc) => $text, )*
+                    _ => self.name(),
+                }
+            }
         }
-    }
+    };
+}
+
+io_statuses! {
+    CONFLICTING_ATTRIBUTES = 0x80 => "Conflicting Attributes",
+    INVALID_PROTECTION_INFORMATION = 0x81 => "Invalid Protection Information",
+    ATTEMPTED_WRITE_TO_READ_ONLY_RANGE = 0x82 => "Attempted Write to Read Only Range",
+    COMMAND_SIZE_LIMIT_EXCEEDED = 0x83 => "Command Size Limit Exceeded",
+    INVALID_COMMAND_ID = 0x84 => "Invalid Command ID",
+    INCOMPATIBLE_NAMESPACE_OR_FORMAT = 0x85 => "Incompatible Namespace or Format",
 }
 
 /// The name, the type and code as `SCT/SCh`, then what is set beside them.
