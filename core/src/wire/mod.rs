@@ -14,8 +14,10 @@ mod bits;
 #[macro_use]
 mod macros;
 
+pub mod cm;
 pub mod connect;
 pub mod cqe;
+pub mod discovery;
 pub mod identify;
 pub mod ids;
 pub mod pdu;
