@@ -7,6 +7,13 @@
 extern crate std;
 
 pub mod block;
+mod bytes;
 pub mod digest;
+pub mod storage;
+pub mod target;
+pub mod tcp;
 pub mod time;
+mod transport;
 pub mod wire;
+
+pub use transport::{DataBuffers, InCapsule, Place, SlotId, Source, Ticket, Transport};

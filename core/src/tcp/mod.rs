@@ -1,0 +1,21 @@
+//! NVMe/TCP as a state machine over a byte stream.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`rx`] | frames what arrives: headers, digests, padding, where data belongs |
+//! | [`tx`] | composes the heads of what is sent |
+//! | [`target`] | the controller's end of a connection: R2T, C2HData, CapsuleResp |
+//! | [`connection`] | that end joined to the NVMe it carries, for bindings to drive |
+//! | [`fatal`] | errors that end a connection (FES, FEI) |
+//!
+//! Sections cited are those of the NVMe/TCP Transport Specification 1.1.
+#![warn(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation
+)]
+
+pub mod fatal;
+pub mod rx;
+pub mod target;
+pub mod tx;

@@ -1,0 +1,356 @@
+//! Frames what arrives: collects each PDU's header, checks what every PDU must
+//! obey, and says where its data belongs. What a PDU means is the machine's.
+use zerocopy::FromBytes;
+
+use super::fatal::Fatal;
+use crate::Place;
+use crate::bytes::copy_prefix;
+use crate::digest::Crc32c;
+use crate::wire::pdu::{CommonHeader, DIGEST_LEN, PduType, TermReq, flags, pda_alignment};
+
+/// Where the next bytes of the stream belong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// This many bytes, at most, to the machine itself (headers and digests).
+    Scratch(usize),
+    /// Data of a command.
+    Payload(Place),
+    /// This many bytes nowhere (padding, or data that nobody wants).
+    Skip(u32),
+}
+
+/// Which digests a connection carries, once agreed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Digests {
+    /// HDGST behind every header.
+    pub header: bool,
+    /// DDGST behind all data.
+    pub data: bool,
+}
+
+/// The two ends of a connection: which PDU types they may receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Receives even types.
+    Controller,
+    /// Receives odd types.
+    Host,
+}
+
+/// A PDU whose header is complete and obeys the rules of framing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Framed {
+    /// Its type, one that this end may receive.
+    pub pdu_type: PduType,
+    /// Bytes of data it carries, digest and padding not counted.
+    pub data_len: u32,
+}
+
+/// What came to an end with the bytes just taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing.
+    More,
+    /// A header: say where the data goes with [`Framer::data_to`] (if it carries any).
+    Header(Framed),
+    /// A PDU's data, and whether the digest (if there is one) agrees.
+    Data {
+        /// No digest, or the right one.
+        intact: bool,
+    },
+}
+
+/// Bytes of the longest header (ICReq).
+const MAX_HEADER: usize = 128;
+/// Bytes of a digest.
+const DIGEST: u32 = 4;
+const _: () = assert!(DIGEST as usize == DIGEST_LEN);
+/// Bytes of header that a TermReq may quote.
+const MAX_QUOTE: u32 = 128;
+const _: () = assert!(MAX_QUOTE as usize == TermReq::DATA_MAX);
+
+/// The receiving half of a connection, as far as framing goes.
+#[derive(Debug)]
+pub struct Framer {
+    header: [u8; MAX_HEADER],
+    digest: [u8; DIGEST_LEN],
+    /// Bytes of the header, then of its digest, collected.
+    have: usize,
+    /// Bytes of header before its digest: the common header's until that is known.
+    header_len: usize,
+    /// Bytes of `header` that belong to the latest PDU.
+    known: usize,
+    stage: Stage,
+    framed: Framed,
+    /// Bytes between header and data.
+    pad: u32,
+    /// Bytes of data still to come.
+    left: u32,
+    /// Where they go.
+    place: Option<Place>,
+    /// Digest of the data so far.
+    crc: u32,
+    crc32c: Crc32c,
+    end: End,
+    digests: Digests,
+    /// Alignment of data that this end asked for (HPDA or CPDA), bytes.
+    alignment: u8,
+    /// The present PDU's data has a digest behind it.
+    data_digest: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Common,
+    Header,
+    HeaderDigest,
+    Pad,
+    Data,
+    DataDigest,
+}
+
+impl Framer {
+    /// At the start of a stream, before digests are agreed.
+    #[must_use]
+    pub fn new(end: End, crc32c: Crc32c) -> Self {
+        Self {
+            header: [0; MAX_HEADER],
+            digest: [0; DIGEST_LEN],
+            have: 0,
+            header_len: CommonHeader::LEN,
+            known: 0,
+            stage: Stage::Common,
+            framed: Framed {
+                pdu_type: PduType::Unknown(0xFF),
+                data_len: 0,
+            },
+            pad: 0,
+            left: 0,
+            place: None,
+            crc: 0,
+            crc32c,
+            end,
+            digests: Digests::default(),
+            alignment: 4,
+            data_digest: false,
+        }
+    }
+
+    /// From the next PDU on, these digests and this data alignment (the PDA
+    /// field: 0's based dwords) are in force.
+    pub fn agree(&mut self, digests: Digests, pda: u8) {
+        self.digests = digests;
+        self.alignment = u8::try_from(pda_alignment(pda)).unwrap_or(128);
+    }
+
+    /// What has come of the latest PDU's header: all of it from [`Progress::Header`] on.
+    #[must_use]
+    pub fn header(&self) -> &[u8] {
+        self.header.get(..self.known).unwrap_or(&self.header)
+    }
+
+    /// The header as structure `T`, whose size is that of the PDU type's header.
+    #[must_use]
+    pub fn header_as<T: FromBytes + zerocopy::KnownLayout + zerocopy::Immutable>(
+        &self,
+    ) -> Option<T> {
+        T::read_from_prefix(&self.header).ok().map(|(t, _)| t)
+    }
+
+    /// Where the next bytes belong. Never asks for nothing.
+    #[must_use]
+    pub fn need(&self) -> Need {
+        match self.stage {
+            Stage::Common | Stage::Header => {
+                Need::Scratch(self.header_len.saturating_sub(self.have))
+            }
+            Stage::HeaderDigest | Stage::DataDigest => {
+                Need::Scratch(DIGEST_LEN.saturating_sub(self.have))
+            }
+            Stage::Pad => Need::Skip(self.pad),
+            Stage::Data => self.place.map_or(Need::Skip(self.left), Need::Payload),
+        }
+    }
+
+    /// Takes bytes that [`Need::Scratch`] asked for: `bytes` is no longer than that.
+    ///
+    /// # Errors
+    /// What is wrong with the header or its digest.
+    pub fn scratch(&mut self, bytes: &[u8]) -> Result<Progress, Fatal> {
+        let target = match self.stage {
+            Stage::Common | Stage::Header => self.header.get_mut(self.have..),
+            Stage::HeaderDigest | Stage::DataDigest => self.digest.get_mut(self.have..),
+            Stage::Pad | Stage::Data => None,
+        };
+        copy_prefix(target.unwrap_or_default(), bytes);
+        self.have = self.have.saturating_add(bytes.len());
+        if matches!(self.stage, Stage::Common | Stage::Header) {
+            self.known = self.have;
+        }
+        match self.stage {
+            Stage::Common if self.have >= self.header_len => {
+                self.check_common()?;
+                self.stage = Stage::Header;
+                self.header_end()
+            }
+            Stage::Header => self.header_end(),
+            Stage::HeaderDigest if self.have >= DIGEST_LEN => {
+                let received = u32::from_le_bytes(self.digest);
+                if (self.crc32c)(0, self.header()) != received {
+                    return Err(Fatal::header_digest(received));
+                }
+                Ok(self.framed())
+            }
+            Stage::DataDigest if self.have >= DIGEST_LEN => {
+                let intact = u32::from_le_bytes(self.digest) == self.crc;
+                self.next_pdu();
+                Ok(Progress::Data { intact })
+            }
+            _ => Ok(Progress::More),
+        }
+    }
+
+    /// Says where the data of the PDU just framed goes; `None` is nowhere.
+    /// Must follow a [`Progress::Header`] that carries data, before more bytes are taken.
+    pub fn data_to(&mut self, place: Option<Place>) {
+        self.place = place;
+    }
+
+    /// `bytes` of data arrived at the place asked for, or nowhere.
+    ///
+    /// Longer than what [`Framer::need`] asked for is a fault of the caller's.
+    pub fn data(&mut self, bytes: &[u8]) -> Progress {
+        if self.data_digest {
+            self.crc = (self.crc32c)(self.crc, bytes);
+        }
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        self.left = self.left.saturating_sub(len);
+        if let Some(place) = &mut self.place {
+            place.offset = place.offset.saturating_add(len);
+            place.len = self.left;
+        }
+        if self.left > 0 {
+            return Progress::More;
+        }
+        if self.data_digest {
+            self.stage = Stage::DataDigest;
+            self.have = 0;
+            return Progress::More;
+        }
+        self.next_pdu();
+        Progress::Data { intact: true }
+    }
+
+    /// `len` bytes of padding passed.
+    pub fn padding(&mut self, len: u32) {
+        self.pad = self.pad.saturating_sub(len);
+        if self.pad == 0 {
+            self.stage = Stage::Data;
+        }
+    }
+
+    /// Whether the next bytes are padding, for which [`Need::Skip`] asked.
+    #[must_use]
+    pub fn in_padding(&self) -> bool {
+        self.stage == Stage::Pad
+    }
+
+    /// Whether a PDU has begun and not ended.
+    #[must_use]
+    pub fn mid_pdu(&self) -> bool {
+        self.stage != Stage::Common || self.have > 0
+    }
+
+    fn header_end(&mut self) -> Result<Progress, Fatal> {
+        if self.have < self.header_len {
+            return Ok(Progress::More);
+        }
+        if self.digests.header && self.framed.pdu_type.may_have_hdgst() {
+            self.stage = Stage::HeaderDigest;
+            self.have = 0;
+            return Ok(Progress::More);
+        }
+        Ok(self.framed())
+    }
+
+    /// The header is complete: on to the data, or the next PDU.
+    fn framed(&mut self) -> Progress {
+        self.left = self.framed.data_len;
+        self.crc = 0;
+        self.place = None;
+        if self.left == 0 {
+            self.next_pdu();
+        } else if self.pad > 0 {
+            self.stage = Stage::Pad;
+        } else {
+            self.stage = Stage::Data;
+        }
+        Progress::Header(self.framed)
+    }
+
+    fn next_pdu(&mut self) {
+        self.stage = Stage::Common;
+        self.have = 0;
+        self.header_len = CommonHeader::LEN;
+        self.place = None;
+    }
+
+    /// Sections 3.3 and 3.6: the rules that hold for the common header of any
+    /// PDU. Of several faults the one in the lowest byte is reported.
+    fn check_common(&mut self) -> Result<(), Fatal> {
+        let Some(common) = self.header_as::<CommonHeader>() else {
+            return Err(Fatal::field(0));
+        };
+        let pdu_type = common.pdu_type();
+        let hlen = (pdu_type.is_from_host() == (self.end == End::Controller))
+            .then(|| pdu_type.hlen())
+            .flatten()
+            .ok_or(Fatal::field(0))?;
+        let digests = pdu_type.may_have_hdgst();
+        if digests && common.has(flags::HDGSTF) != self.digests.header {
+            return Err(Fatal::field(1));
+        }
+        let plen = common.plen.get();
+        let head = u32::from(hlen).saturating_add(if digests && self.digests.header {
+            DIGEST
+        } else {
+            0
+        });
+        let data = pdu_type.may_have_data() && plen > head;
+        self.data_digest = data && self.digests.data;
+        if data && common.has(flags::DDGSTF) != self.digests.data {
+            return Err(Fatal::field(1));
+        }
+        if common.hlen != hlen {
+            return Err(Fatal::field(2));
+        }
+        let (data_len, pad) = if data {
+            let pdo = u32::from(common.pdo);
+            if pdo < head || pdo > plen || !common.pdo.is_multiple_of(self.alignment) {
+                return Err(Fatal::field(3));
+            }
+            let tail = if self.data_digest { DIGEST } else { 0 };
+            let data_len = plen
+                .checked_sub(pdo)
+                .and_then(|rest| rest.checked_sub(tail))
+                .filter(|len| *len > 0)
+                .ok_or(Fatal::field(4))?;
+            (data_len, pdo.saturating_sub(head))
+        } else {
+            // What follows a TermReq's header is the header it is about.
+            let most = if is_term_req(pdu_type) { MAX_QUOTE } else { 0 };
+            let quoted = plen.checked_sub(head).filter(|quoted| *quoted <= most);
+            (quoted.ok_or(Fatal::field(4))?, 0)
+        };
+        self.framed = Framed { pdu_type, data_len };
+        self.pad = pad;
+        self.header_len = usize::from(hlen);
+        Ok(())
+    }
+}
+
+/// Either end's TermReq.
+#[must_use]
+pub const fn is_term_req(pdu_type: PduType) -> bool {
+    matches!(pdu_type, PduType::H2cTermReq | PduType::C2hTermReq)
+}
