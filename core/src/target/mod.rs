@@ -20,6 +20,27 @@
 //! | [`aer`] | asynchronous events |
 //! | [`keep_alive`] | the keep alive timer |
 //! | [`registry`] | which controllers exist, for bindings to put behind their lock |
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        clippy::cast_possible_truncation
+    )
+)]
+#![allow(dead_code, reason = "features and log pages follow")]
+
+pub mod admin;
+pub mod aer;
+pub mod connect;
+pub mod controller;
+mod error_log;
+pub mod features;
+pub mod keep_alive;
+pub mod registry;
+#[cfg(test)]
+mod test_env;
+
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
