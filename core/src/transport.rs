@@ -110,8 +110,9 @@ pub trait Transport {
     /// Sends the completion.
     fn complete(&mut self, ticket: Ticket, cqe: Cqe);
 
-    /// Whether a command of this transport may have such a descriptor.
-    fn accepts(&self, sgl: &Sgl) -> bool;
+    /// Whether a command may have such a descriptor for data that goes to the
+    /// host, or comes from it.
+    fn accepts(&self, sgl: &Sgl, to_host: bool) -> bool;
 
     /// Whether data may be sent straight from a device's memory, which others
     /// may change meanwhile: not if it has to agree with a digest.

@@ -456,7 +456,6 @@ where
                 Decision::Reply(Reply::status(Status::COMMAND_SEQUENCE_ERROR.with_dnr()))
             }
             Role::Admin(controller) => {
-                controller.state().note_traffic();
                 match controller.command(slot.0, sqe, env) {
                     AdminStep::Reply(reply) => Decision::Reply(reply),
                     AdminStep::Fetch { len } => Decision::Fetch { len, exact: false },
@@ -502,7 +501,7 @@ where
             }
             Decision::Submit(namespace, op) => Plan::Submit(namespace, op),
             Decision::Fetch { len, exact } => {
-                match transfer(&work.sqe, len, exact, transport) {
+                match transfer(&work.sqe, len, Data::FromHost { exact }, transport) {
                     Err(status) => {
                         return self.complete(slot, Reply::status(status), transport, env);
                     }
@@ -513,13 +512,13 @@ where
                     },
                 }
             }
-            Decision::Respond(len) => match transfer(&work.sqe, len, false, transport) {
+            Decision::Respond(len) => match transfer(&work.sqe, len, Data::ToHost { exact: false }, transport) {
                 Err(status) => return self.complete(slot, Reply::status(status), transport, env),
                 Ok(()) => Plan::Respond(len),
             },
             Decision::Read(namespace, extent) => {
                 let len = u32::try_from(extent.len).unwrap_or(u32::MAX);
-                match transfer(&work.sqe, len, true, transport) {
+                match transfer(&work.sqe, len, Data::ToHost { exact: true }, transport) {
                     Err(status) => {
                         return self.complete(slot, Reply::status(status), transport, env);
                     }
@@ -767,7 +766,7 @@ where
             .and_then(|buffer| buffer.as_mut().get_mut(..len as usize))
             .unwrap_or_default();
         let reply = controller.read_data(&work.sqe, out, env);
-        if reply.status != Status::SUCCESS {
+        if reply.status != Status::SUCCESS || len == 0 {
             return self.complete(slot, reply, transport, env);
         }
         let place = Place {
@@ -909,20 +908,27 @@ fn io_fabrics(sqe: &Sqe) -> Decision {
     }
 }
 
+/// Which way a command's data goes, and whether its descriptor must say just
+/// how much, or may say more.
+#[derive(Clone, Copy)]
+enum Data {
+    FromHost { exact: bool },
+    ToHost { exact: bool },
+}
+
 /// Whether the command's descriptor covers the `len` bytes that it moves.
-fn transfer(
-    sqe: &Sqe,
-    len: u32,
-    exact: bool,
-    transport: &impl Transport,
-) -> Result<(), Status> {
+fn transfer(sqe: &Sqe, len: u32, data: Data, transport: &impl Transport) -> Result<(), Status> {
     let sgl = sqe.sgl();
+    let (to_host, exact) = match data {
+        Data::FromHost { exact } => (false, exact),
+        Data::ToHost { exact } => (true, exact),
+    };
     let fits = if exact {
         sgl.data_len() == len
     } else {
         sgl.data_len() >= len
     };
-    if !transport.accepts(&sgl) {
+    if !transport.accepts(&sgl, to_host) {
         Err(Status::SGL_DESCRIPTOR_TYPE_INVALID.with_dnr())
     } else if !fits {
         Err(Status::SGL_DATA_LENGTH_INVALID.with_dnr())

@@ -354,3 +354,154 @@ impl Framer {
 pub const fn is_term_req(pdu_type: PduType) -> bool {
     matches!(pdu_type, PduType::H2cTermReq | PduType::C2hTermReq)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::{Digests, End, Fatal, Framed, Framer, Need, Progress};
+    use crate::digest::portable;
+    use crate::wire::pdu::{Fes, PduType};
+    use crate::{Place, SlotId};
+
+    /// The H2CData header of RFC-style vector: PLEN 40, PDO 28, CCCID 5, TTAG 7,
+    /// DATAO 0, DATAL 8, both digests.
+    const DATA: [u8; 40] = [
+        0x06, 0x07, 24, 28, 40, 0, 0, 0, 5, 0, 7, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0,
+        0, // header
+        0xC8, 0x35, 0x3E, 0x7B, // its digest
+        0, 1, 2, 3, 4, 5, 6, 7, // data
+        0x3B, 0xBC, 0x2C, 0x8A, // its digest
+    ];
+
+    const BOTH: Digests = Digests {
+        header: true,
+        data: true,
+    };
+
+    fn framer(digests: Digests, pda: u8) -> Framer {
+        let mut framer = Framer::new(End::Controller, portable);
+        framer.agree(digests, pda);
+        framer
+    }
+
+    /// Feeds bytes one call a need, at most `chunk` at a time; returns what ended.
+    fn feed(framer: &mut Framer, bytes: &[u8], chunk: usize) -> Result<Vec<Progress>, Fatal> {
+        let mut ended = Vec::new();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let need = framer.need();
+            let n = match need {
+                Need::Scratch(n) => n,
+                Need::Payload(place) => place.len as usize,
+                Need::Skip(n) => n as usize,
+            };
+            assert_ne!(n, 0);
+            let (piece, after) = rest.split_at(n.min(chunk).min(rest.len()));
+            rest = after;
+            let progress = match need {
+                Need::Scratch(_) => framer.scratch(piece)?,
+                _ if framer.in_padding() => {
+                    framer.padding(u32::try_from(piece.len()).unwrap());
+                    Progress::More
+                }
+                _ => framer.data(piece),
+            };
+            if let Progress::Header(framed) = progress
+                && framed.data_len > 0
+            {
+                framer.data_to(Some(Place {
+                    slot: SlotId(7),
+                    offset: 0,
+                    len: framed.data_len,
+                }));
+            }
+            if progress != Progress::More {
+                ended.push(progress);
+            }
+        }
+        Ok(ended)
+    }
+
+    #[test]
+    fn any_chunking_gives_header_then_data() {
+        for chunk in 1..=DATA.len() {
+            let mut framer = framer(BOTH, 0);
+            for _ in 0..2 {
+                let ended = feed(&mut framer, &DATA, chunk).unwrap();
+                assert_eq!(
+                    ended,
+                    [
+                        Progress::Header(Framed {
+                            pdu_type: PduType::H2cData,
+                            data_len: 8
+                        }),
+                        Progress::Data { intact: true }
+                    ]
+                );
+                assert!(!framer.mid_pdu());
+            }
+        }
+    }
+
+    #[test]
+    fn digests_that_differ() {
+        let mut bytes = DATA;
+        bytes[38] ^= 1;
+        let ended = feed(&mut framer(BOTH, 0), &bytes, 40).unwrap();
+        assert_eq!(ended[1], Progress::Data { intact: false });
+        let mut bytes = DATA;
+        bytes[24] ^= 1;
+        let error = feed(&mut framer(BOTH, 0), &bytes, 40).unwrap_err();
+        assert_eq!(
+            (error.fes, error.fei),
+            (Fes::HeaderDigestError, 0x7B3E_35C9)
+        );
+    }
+
+    #[test]
+    fn padding_up_to_the_agreed_alignment() {
+        let mut bytes = DATA[..24].to_vec();
+        bytes[1] = 0x04;
+        bytes[3] = 64;
+        bytes[4] = 72;
+        bytes.resize(72, 0xEE);
+        for chunk in [1, 7, 72] {
+            let ended = feed(&mut framer(Digests::default(), 15), &bytes, chunk).unwrap();
+            assert_eq!(ended.len(), 2);
+        }
+        // The same PDU is misaligned where 128 bytes were asked for.
+        let error = feed(&mut framer(Digests::default(), 31), &bytes, 72).unwrap_err();
+        assert_eq!(error, Fatal::field(3));
+    }
+
+    #[test]
+    fn faults_of_the_common_header() {
+        let plain = Digests::default();
+        let header = |bytes: [u8; 8]| feed(&mut framer(plain, 0), &bytes, 8).map(drop);
+        for (bytes, field) in [
+            ([0x01, 0, 128, 0, 128, 0, 0, 0], 0), // a type that only a controller sends
+            ([0x08, 0, 24, 0, 24, 0, 0, 0], 0),   // no type at all
+            ([0xFF, 0, 24, 0, 24, 0, 0, 0], 0),
+            ([0x04, 1, 72, 0, 72, 0, 0, 0], 1), // a header digest that was not agreed
+            ([0x04, 0, 71, 0, 72, 0, 0, 0], 2),
+            ([0x04, 0, 72, 0, 80, 0, 0, 0], 3), // data without PDO
+            ([0x04, 0, 72, 81, 80, 0, 0, 0], 3),
+            ([0x04, 0, 72, 74, 80, 0, 0, 0], 3),
+            ([0x04, 0, 72, 0, 71, 0, 0, 0], 4),
+            ([0x04, 0, 72, 80, 80, 0, 0, 0], 4), // PDO, but no data
+            ([0x00, 0, 128, 0, 129, 0, 0, 0], 4),
+            ([0x02, 0, 24, 0, 153, 0, 0, 0], 4),
+        ] {
+            assert_eq!(header(bytes), Err(Fatal::field(field)), "{bytes:02x?}");
+        }
+        for bytes in [
+            [0x00, 0, 128, 0, 128, 0, 0, 0],
+            [0x02, 0, 24, 0, 24, 0, 0, 0],
+            [0x02, 0, 24, 0, 152, 0, 0, 0],
+            [0x04, 2, 72, 0, 72, 0, 0, 0], // DDGSTF says nothing without data
+        ] {
+            assert_eq!(header(bytes), Ok(()), "{bytes:02x?}");
+        }
+    }
+}

@@ -396,8 +396,12 @@ impl<S: Storage> Transport for TargetQueue<S> {
         });
     }
 
-    fn accepts(&self, sgl: &Sgl) -> bool {
-        matches!(sgl, Sgl::InCapsule { .. } | Sgl::Transport { .. })
+    fn accepts(&self, sgl: &Sgl, to_host: bool) -> bool {
+        match sgl {
+            Sgl::Transport { .. } => true,
+            Sgl::InCapsule { .. } => !to_host,
+            _ => false,
+        }
     }
 
     fn sends_media(&self) -> bool {
