@@ -4,19 +4,82 @@
 //! |---|---|---|---|
 //! | [`ram`] | lent in place | copied | never; large deallocations go to the pool |
 //! | [`null`] | zeroes, lent | vanish | never |
-//! | [`file`] | direct I/O where it can be | direct I/O where it can be | never: the pool does it |
+//! | [`file`](mod@file) | direct I/O where it can be | direct I/O where it can be | never: the pool does it |
 //!
 //! A worker opens its own handle on each namespace. System calls that may block
 //! are made by the threads of one [`pool`], which all handles share.
-use nvmf_core::block::{Extent, Geometry, MediaError, Op, Request};
-use nvmf_tcp::std::buffer::Buffer;
+use std::sync::Arc;
 
+use nvmf_core::block::{Extent, Geometry, MediaError, Op, Request};
+use nvmf_core::wire::ids::Nsid;
+use nvmf_tcp::std::buffer::Buffer;
+use nvmf_tcp::std::device::Namespace;
+
+pub use open::OpenError;
+pub use pool::Pool;
+pub use spec::{Kind, Spec};
+
+pub mod file;
+pub mod identity;
 pub mod null;
+mod open;
 pub mod pool;
 pub mod ram;
+pub mod spec;
 
 #[cfg(test)]
 mod testing;
+
+/// Opens what `spec` names, as namespace `nsid` of the subsystem `nqn`, which its
+/// identifiers depend on. Operations that block run on `pool`.
+///
+/// # Errors
+/// [`OpenError`], with a hint at what would do.
+pub fn open(
+    spec: &Spec,
+    nqn: &str,
+    nsid: Nsid,
+    pool: &Pool,
+) -> Result<Arc<dyn Namespace>, OpenError> {
+    let identity = || match spec.uuid {
+        Some(uuid) => identity::from_uuid(uuid),
+        None => identity::of_nsid(nqn, nsid),
+    };
+    let shift = spec.block_shift.unwrap_or(spec::DEFAULT_SHIFT);
+    let memory = |bytes| {
+        move |source| OpenError::Memory {
+            size: spec::Size(bytes),
+            source,
+        }
+    };
+    Ok(match spec.kind {
+        Kind::Ram { bytes } => {
+            Arc::new(ram::Ram::new(shift, bytes >> shift, identity(), pool).map_err(memory(bytes))?)
+        }
+        Kind::Null { bytes } => {
+            Arc::new(null::Null::new(shift, bytes >> shift, identity()).map_err(memory(bytes))?)
+        }
+        Kind::File {
+            ref path,
+            size,
+            read_only,
+        } => {
+            let opening = open::Opening {
+                path,
+                size,
+                block_shift: spec.block_shift,
+                read_only,
+                direct: true,
+            };
+            let opened = opening.open()?;
+            let identity = match spec.uuid {
+                Some(uuid) => identity::from_uuid(uuid),
+                None => identity::of_path(nqn, &opened.stable_path),
+            };
+            Arc::new(file::FileNamespace::new(opened, identity, pool))
+        }
+    })
+}
 
 /// Refuses what the geometry does not allow. Whoever builds requests has checked
 /// all this; a mistake there must not become a write beyond the end.

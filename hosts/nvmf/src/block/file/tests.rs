@@ -1,0 +1,660 @@
+//! Against real files, tmpfs and loop devices. What needs root says so and passes without.
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+
+use nvmf_core::wire::ids::Nsid;
+use rustix::fs::OFlags;
+use tempfile::TempDir;
+
+use super::super::open::{OpenError, Opening};
+use super::super::spec::Spec;
+use super::super::testing::{Worker, buffer, extent, pattern};
+use super::super::{identity, open};
+use super::*;
+
+const MIB: usize = 1 << 20;
+const SIZE: usize = 8 * MIB;
+
+fn opening(path: &Path) -> Opening<'_> {
+    Opening {
+        path,
+        size: None,
+        block_shift: None,
+        read_only: false,
+        direct: true,
+    }
+}
+
+fn serve(opening: Opening<'_>) -> FileNamespace {
+    try_serve(opening).unwrap()
+}
+
+fn try_serve(opening: Opening<'_>) -> Result<FileNamespace, OpenError> {
+    let identity = identity::of_path("nqn", opening.path);
+    let pool = Pool::new(4).unwrap();
+    Ok(FileNamespace::new(opening.open()?, identity, &pool))
+}
+
+/// A file of [`SIZE`] bytes in a directory of its own.
+fn sparse() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("disk");
+    fs::File::create(&path)
+        .unwrap()
+        .set_len(SIZE as u64)
+        .unwrap();
+    (directory, path)
+}
+
+#[test]
+fn data_comes_back_through_every_path() {
+    for (shift, direct) in [(9, true), (9, false), (12, true), (12, false)] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        let namespace = serve(Opening {
+            size: Some(SIZE as u64),
+            block_shift: Some(shift),
+            direct,
+            ..opening(&path)
+        });
+        let geometry = namespace.geometry();
+        assert_eq!(geometry.bytes(), SIZE as u64);
+        assert_eq!(geometry.block_size(), 1 << shift);
+        let (one, two) = (Worker::new(), Worker::new());
+        let mut left = Namespace::open(&namespace, &one.waker);
+        let mut right = Namespace::open(&namespace, &two.waker);
+
+        let data = pattern(1, 300 * 4096);
+        one.write(&mut *left, 4096, &data, false).unwrap();
+        let forced = pattern(2, 4096);
+        let last = SIZE as u64 - 4096;
+        one.write(&mut *left, last, &forced, true).unwrap();
+        one.plain(&mut *left, Op::Flush).unwrap();
+        assert_eq!(two.read(&mut *right, 4096, data.len()).unwrap(), data);
+        assert_eq!(two.read(&mut *right, last, 4096).unwrap(), forced);
+        assert_eq!(two.compare(&mut *right, 4096, &data), Ok(()));
+        let mut other = data.clone();
+        other[299 * 4096] ^= 1;
+        assert_eq!(
+            two.compare(&mut *right, 4096, &other),
+            Err(MediaError::Miscompare)
+        );
+        let all = Op::Verify(extent(0, SIZE));
+        assert_eq!(two.plain(&mut *right, all), Ok(()));
+
+        let stored = fs::read(&path).unwrap();
+        assert_eq!(stored.len(), SIZE);
+        assert_eq!(stored[4096..4096 + data.len()], data);
+        assert_eq!(stored[SIZE - 4096..], forced);
+    }
+}
+
+#[test]
+fn direct_io_is_on_where_it_can_be_and_only_when_wanted() {
+    let (_directory, path) = sparse();
+    for direct in [true, false] {
+        let opened = Opening {
+            direct,
+            ..opening(&path)
+        }
+        .open()
+        .unwrap();
+        let flags = rustix::fs::fcntl_getfl(&opened.file).unwrap();
+        assert_eq!(flags.contains(OFlags::DIRECT), opened.direct);
+        assert!(direct || !opened.direct);
+        if direct && !opened.direct {
+            eprintln!("skipped: the file system of {path:?} has no direct I/O");
+        }
+    }
+}
+
+#[test]
+fn a_cached_read_ends_at_once() {
+    let (_directory, path) = sparse();
+    let namespace = serve(Opening {
+        direct: false,
+        ..opening(&path)
+    });
+    let worker = Worker::new();
+    let mut device = Namespace::open(&namespace, &worker.waker);
+    let data = pattern(5, 64 * 1024);
+    worker.write(&mut *device, 0, &data, false).unwrap();
+    let request = Request {
+        tag: 1,
+        op: Op::Read(extent(0, data.len())),
+        buffer: Some(Buffer::zeroed(data.len())),
+    };
+    match device.submit(request) {
+        Submit::Done(done) => assert_eq!(done.buffer.unwrap().as_ref(), data),
+        Submit::Pending if !namespace.store.cached.load(Ordering::Relaxed) => {
+            eprintln!("skipped: no RWF_NOWAIT there");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn read_only_changes_nothing() {
+    let (_directory, path) = sparse();
+    fs::write(&path, pattern(9, SIZE)).unwrap();
+    let namespace = serve(Opening {
+        read_only: true,
+        ..opening(&path)
+    });
+    assert!(namespace.geometry().read_only);
+    let worker = Worker::new();
+    let mut device = Namespace::open(&namespace, &worker.waker);
+    let refused = Err(MediaError::ReadOnly);
+    assert_eq!(worker.write(&mut *device, 0, &[0; 512], false), refused);
+    assert_eq!(
+        worker.plain(&mut *device, Op::Deallocate(extent(0, 512))),
+        refused
+    );
+    let zeroes = Op::WriteZeroes {
+        extent: extent(0, 512),
+        deallocate: true,
+        fua: false,
+    };
+    assert_eq!(worker.plain(&mut *device, zeroes), refused);
+    assert_eq!(worker.plain(&mut *device, Op::Flush), Ok(()));
+    assert_eq!(
+        worker.read(&mut *device, 0, SIZE).unwrap(),
+        pattern(9, SIZE)
+    );
+    assert_eq!(fs::read(&path).unwrap(), pattern(9, SIZE));
+}
+
+#[test]
+fn a_file_has_one_writer_or_any_number_of_readers() {
+    let (_directory, path) = sparse();
+    let reading = Opening {
+        read_only: true,
+        ..opening(&path)
+    };
+    let is_served =
+        |opening| matches!(try_serve(opening), Err(OpenError::Served(at)) if at == path);
+
+    let writer = serve(opening(&path));
+    assert!(is_served(opening(&path)));
+    assert!(is_served(reading));
+    let message = try_serve(reading).err().unwrap().to_string();
+    assert!(
+        message.contains("already served by another process"),
+        "{message}"
+    );
+
+    // A handle keeps the lock even when the namespace is gone.
+    let device = Namespace::open(&writer, &Worker::new().waker);
+    drop(writer);
+    assert!(is_served(opening(&path)));
+    drop(device);
+
+    let readers = [serve(reading), serve(reading)];
+    assert!(is_served(opening(&path)));
+    drop(readers);
+    drop(serve(opening(&path)));
+}
+
+#[test]
+fn deallocated_space_is_given_back() {
+    for direct in [true, false] {
+        let (_directory, path) = sparse();
+        let namespace = serve(Opening {
+            direct,
+            ..opening(&path)
+        });
+        assert!(namespace.geometry().deallocate_zeroes);
+        let worker = Worker::new();
+        let mut device = Namespace::open(&namespace, &worker.waker);
+        let data = pattern(4, SIZE);
+        let (start, len) = (512, SIZE - 4096);
+        let zeroes = |deallocate| Op::WriteZeroes {
+            extent: extent(start, len),
+            deallocate,
+            fua: true,
+        };
+        for (op, frees) in [
+            (Op::Deallocate(extent(start, len)), true),
+            (zeroes(true), true),
+            (zeroes(false), false),
+        ] {
+            worker.write(&mut *device, 0, &data, true).unwrap();
+            let full = fs::metadata(&path).unwrap().blocks();
+            assert!(full * 512 >= SIZE as u64, "{full}");
+            worker.plain(&mut *device, op).unwrap();
+            let mut expected = data.clone();
+            let start = usize::try_from(start).unwrap();
+            expected[start..start + len].fill(0);
+            assert_eq!(worker.read(&mut *device, 0, SIZE).unwrap(), expected);
+            worker.plain(&mut *device, Op::Flush).unwrap();
+            let left = fs::metadata(&path).unwrap().blocks();
+            if frees {
+                assert!(
+                    left * 512 < 64 * 1024,
+                    "{op:?}: {left} of {full} sectors left"
+                );
+            }
+            assert_eq!(fs::metadata(&path).unwrap().len(), SIZE as u64);
+        }
+    }
+}
+
+#[test]
+fn zeroes_can_also_be_written() {
+    let (_directory, path) = sparse();
+    let namespace = serve(opening(&path));
+    let data = pattern(8, SIZE);
+    namespace
+        .store
+        .write(0, buffer(&data).as_ref(), false)
+        .unwrap();
+    let (start, len) = (4096, 3 * PIECE + 8192);
+    namespace
+        .store
+        .write_zeroes(extent(start as u64, len))
+        .unwrap();
+    let mut expected = data;
+    expected[start..start + len].fill(0);
+    assert_eq!(fs::read(&path).unwrap(), expected);
+}
+
+#[test]
+fn nothing_beyond_the_end_is_read_or_written() {
+    let (_directory, path) = sparse();
+    let namespace = serve(opening(&path));
+    let worker = Worker::new();
+    let mut device = Namespace::open(&namespace, &worker.waker);
+    let end = SIZE as u64;
+    for (byte, len) in [
+        (end, 512),
+        (end - 512, 1024),
+        (256, 512),
+        (u64::MAX - 511, 512),
+    ] {
+        assert_eq!(worker.read(&mut *device, byte, len), Err(MediaError::Read));
+        let written = worker.write(&mut *device, byte, &vec![1; len], true);
+        assert_eq!(written, Err(MediaError::Write));
+        let gone = Op::Deallocate(extent(byte, len));
+        assert_eq!(worker.plain(&mut *device, gone), Err(MediaError::Write));
+    }
+    assert_eq!(fs::metadata(&path).unwrap().len(), end);
+
+    // Someone cuts the file behind our back: an error, not old buffer contents.
+    namespace.store.file.set_len(end / 2).unwrap();
+    let lost = worker.read(&mut *device, end / 2 - 512, 1024);
+    assert_eq!(lost, Err(MediaError::Read));
+    let verify = Op::Verify(extent(0, SIZE));
+    assert_eq!(worker.plain(&mut *device, verify), Err(MediaError::Read));
+}
+
+#[test]
+fn a_file_is_created_as_asked_and_then_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("disk");
+    let sized = |size| Opening {
+        size: Some(size),
+        ..opening(&path)
+    };
+    drop(serve(sized(1 << 40)));
+    let found = fs::metadata(&path).unwrap();
+    assert_eq!(found.len(), 1 << 40);
+    assert!(found.blocks() * 512 <= MIB as u64, "it is sparse");
+    assert_eq!(found.permissions().mode() & 0o777, 0o600);
+    drop(serve(sized(1 << 40)));
+    drop(serve(opening(&path)));
+    fs::write(&path, "").unwrap();
+    assert_eq!(serve(sized(1 << 20)).geometry().bytes(), 1 << 20);
+}
+
+#[test]
+fn what_cannot_be_served_says_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("disk");
+    let plain = opening(&path);
+    let sized = Opening {
+        size: Some(1 << 20),
+        ..plain
+    };
+    let reading = Opening {
+        read_only: true,
+        ..plain
+    };
+    let large_blocks = Opening {
+        block_shift: Some(12),
+        ..plain
+    };
+    let refuse = |opening: Opening<'_>, hint: &str| {
+        let error = opening.open().expect_err(hint).to_string();
+        assert!(error.contains(hint), "{error}");
+        assert!(
+            error.starts_with(&opening.path.display().to_string()),
+            "{error}"
+        );
+    };
+    refuse(plain, "no such file; say size= to create it");
+    refuse(
+        Opening {
+            size: Some(1 << 20),
+            ..reading
+        },
+        "ro does not create",
+    );
+    assert!(!path.exists());
+    fs::write(&path, "").unwrap();
+    refuse(plain, "empty; say size=");
+    refuse(reading, "empty; say size=");
+    fs::write(&path, vec![0; 4096 + 512]).unwrap();
+    refuse(sized, "has 4608 B, not 1 MiB; leave size= out");
+    refuse(
+        large_blocks,
+        "4608 bytes are not a multiple of the block size 4096; bs=512 would do",
+    );
+    fs::write(&path, vec![0; 1000]).unwrap();
+    refuse(plain, "1000 bytes are not a multiple of the block size 512");
+    refuse(
+        opening(directory.path()),
+        "neither a regular file nor a block device",
+    );
+    refuse(opening(Path::new("/dev/null")), "neither");
+    refuse(
+        Opening {
+            size: Some(i64::MAX as u64 & !511),
+            ..opening(&directory.path().join("huge"))
+        },
+        "creating it",
+    );
+    assert!(
+        !directory.path().join("huge").exists(),
+        "nothing is left behind"
+    );
+}
+
+#[test]
+fn identifiers_last_as_long_as_the_path() {
+    const NQN: &str = "nqn.2014-08.org.example:test";
+    let (directory, path) = sparse();
+    let link = directory.path().join("link");
+    symlink(&path, &link).unwrap();
+    let pool = Pool::new(1).unwrap();
+    let id = |text: &str, nqn: &str, nsid| {
+        let spec = Spec::parse_file(text).unwrap();
+        open(&spec, nqn, Nsid(nsid), &pool).unwrap().identity()
+    };
+    let text = path.to_str().unwrap();
+    let first = id(text, NQN, 1);
+    assert_eq!(id(text, NQN, 7), first, "whatever its number");
+    assert_eq!(id(link.to_str().unwrap(), NQN, 1), first, "by any name");
+    assert_ne!(
+        id(text, "nqn.2014-08.org.example:other", 1).uuid,
+        first.uuid
+    );
+    let uuid = "123e4567-e89b-42d3-a456-426614174000";
+    let given = id(&format!("{text},uuid={uuid}"), NQN, 1);
+    assert_eq!(uuid::Uuid::from_bytes(given.uuid).to_string(), uuid);
+    let ram = |nsid| {
+        let spec = Spec::parse_ram("1M").unwrap();
+        open(&spec, NQN, Nsid(nsid), &pool).unwrap().identity()
+    };
+    assert_eq!(ram(1), ram(1));
+    assert_ne!(ram(1).uuid, ram(2).uuid);
+}
+
+#[test]
+fn many_operations_of_many_handles_end_once_each_with_the_right_data() {
+    const HANDLES: u64 = 4;
+    const OPERATIONS: u64 = 600;
+    const DEPTH: usize = 32;
+    const SLOT: usize = 16 * 1024;
+    for direct in [true, false] {
+        let (_directory, path) = sparse();
+        let namespace = serve(Opening {
+            direct,
+            ..opening(&path)
+        });
+        thread::scope(|scope| {
+            for handle in 0..HANDLES {
+                let namespace = &namespace;
+                scope.spawn(move || {
+                    // Each handle writes its own slots, so what they hold is known.
+                    let slots = SIZE / SLOT / HANDLES as usize;
+                    let base = handle * (slots * SLOT) as u64;
+                    let worker = Worker::new();
+                    let mut device = Namespace::open(namespace, &worker.waker);
+                    let mut contents = vec![vec![0; SLOT]; slots];
+                    let mut under_way: HashMap<u64, (usize, bool)> = HashMap::new();
+                    let mut ended = 0;
+                    let mut next = 0;
+                    while ended < OPERATIONS {
+                        while next < OPERATIONS && under_way.len() < DEPTH {
+                            let slot = (next as usize * 7) % slots;
+                            if under_way.values().any(|&(busy, _)| busy == slot) {
+                                break;
+                            }
+                            let place = extent(base + (slot * SLOT) as u64, SLOT);
+                            let (op, data) = match next % 4 {
+                                0 | 1 => {
+                                    contents[slot] = pattern(handle << 32 | next, SLOT);
+                                    let fua = next % 64 == 0;
+                                    (Op::Write { extent: place, fua }, contents[slot].clone())
+                                }
+                                2 => (Op::Read(place), vec![0xee; SLOT]),
+                                _ => (Op::Compare(place), contents[slot].clone()),
+                            };
+                            let request = Request {
+                                tag: next,
+                                op,
+                                buffer: Some(buffer(&data)),
+                            };
+                            under_way.insert(next, (slot, next % 4 == 2));
+                            next += 1;
+                            match device.submit(request) {
+                                Submit::Pending => {}
+                                Submit::Done(done) => {
+                                    end(done, &mut under_way, &contents);
+                                    ended += 1;
+                                }
+                                Submit::Busy(_) => panic!("below the limit"),
+                            }
+                        }
+                        if !under_way.is_empty() {
+                            let done = worker.wait(|| device.poll());
+                            end(done, &mut under_way, &contents);
+                            ended += 1;
+                        }
+                    }
+                    assert!(under_way.is_empty());
+                    assert!(device.poll().is_none());
+                });
+            }
+        });
+    }
+
+    fn end(
+        done: Completion<Buffer>,
+        under_way: &mut HashMap<u64, (usize, bool)>,
+        contents: &[Vec<u8>],
+    ) {
+        let (slot, read) = under_way.remove(&done.tag).expect("under way, and once");
+        assert_eq!(done.result, Ok(()), "{}", done.tag);
+        let data = done.buffer.expect("it comes back");
+        if read {
+            assert_eq!(data.as_ref(), contents[slot]);
+        }
+    }
+}
+
+/// Runs a command that root may run; `None` when it fails.
+fn as_root(command: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(command).args(arguments).output().ok()?;
+    if !output.status.success() {
+        let error = String::from_utf8_lossy(&output.stderr);
+        eprintln!("skipped: {command} {arguments:?}: {}", error.trim());
+        return None;
+    }
+    Some(String::from_utf8(output.stdout).unwrap().trim().to_owned())
+}
+
+struct Mounted(TempDir);
+
+impl Mounted {
+    fn tmpfs(size: &str) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let at = directory.path().to_str().unwrap();
+        let options = format!("size={size},mode=700");
+        as_root("mount", &["-t", "tmpfs", "-o", &options, "tmpfs", at])?;
+        Some(Self(directory))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        as_root("umount", &["-l", self.0.path().to_str().unwrap()]);
+    }
+}
+
+/// A block device whose contents are a file's.
+struct Loop(String);
+
+impl Loop {
+    fn over(backing: &Path, block: u32) -> Option<Self> {
+        let backing = backing.to_str().unwrap();
+        let block = block.to_string();
+        as_root("losetup", &["--find", "--show", "-b", &block, backing]).map(Self)
+    }
+
+    fn path(&self) -> &Path {
+        Path::new(&self.0)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        as_root("losetup", &["--detach", &self.0]);
+    }
+}
+
+#[test]
+fn a_full_file_system_is_reported_as_such_and_deallocation_helps() {
+    let Some(mounted) = Mounted::tmpfs("1m") else {
+        return;
+    };
+    let path = mounted.0.path().join("disk");
+    let namespace = serve(Opening {
+        size: Some(SIZE as u64),
+        ..opening(&path)
+    });
+    let worker = Worker::new();
+    let mut device = Namespace::open(&namespace, &worker.waker);
+    let data = pattern(6, MIB / 2);
+    let half = data.len() as u64;
+    worker.write(&mut *device, 0, &data, false).unwrap();
+    let full = worker.write(
+        &mut *device,
+        half,
+        &[data.clone(), data.clone()].concat(),
+        true,
+    );
+    assert_eq!(full, Err(MediaError::Full));
+    assert_eq!(worker.read(&mut *device, 0, data.len()).unwrap(), data);
+    // tmpfs has no FALLOC_FL_ZERO_RANGE: a hole does.
+    let zeroes = Op::WriteZeroes {
+        extent: extent(0, 4 * data.len()),
+        deallocate: false,
+        fua: false,
+    };
+    worker.plain(&mut *device, zeroes).unwrap();
+    worker.write(&mut *device, 4 * half, &data, false).unwrap();
+    assert_eq!(
+        worker.read(&mut *device, 4 * half, data.len()).unwrap(),
+        data
+    );
+    assert_eq!(
+        worker.read(&mut *device, 0, data.len()).unwrap(),
+        vec![0; data.len()]
+    );
+}
+
+#[test]
+fn forced_and_flushed_writes_reach_the_device() {
+    let (_directory, backing) = sparse();
+    let Some(device) = Loop::over(&backing, 512) else {
+        return;
+    };
+    for direct in [false, true] {
+        let namespace = serve(Opening {
+            direct,
+            ..opening(device.path())
+        });
+        let worker = Worker::new();
+        let mut handle = Namespace::open(&namespace, &worker.waker);
+        let forced = pattern(10 + u64::from(direct), 4096);
+        worker.write(&mut *handle, 8192, &forced, true).unwrap();
+        assert_eq!(fs::read(&backing).unwrap()[8192..][..4096], forced);
+        let plain = pattern(20 + u64::from(direct), 4096);
+        worker.write(&mut *handle, 65536, &plain, false).unwrap();
+        worker.plain(&mut *handle, Op::Flush).unwrap();
+        assert_eq!(fs::read(&backing).unwrap()[65536..][..4096], plain);
+    }
+}
+
+#[test]
+fn a_block_device_has_its_own_size_and_blocks_and_unmaps() {
+    for block in [512, 4096] {
+        let (_directory, backing) = sparse();
+        let Some(device) = Loop::over(&backing, block) else {
+            return;
+        };
+        let namespace = serve(opening(device.path()));
+        let geometry = namespace.geometry();
+        assert_eq!(
+            (geometry.block_size(), geometry.bytes()),
+            (block, SIZE as u64)
+        );
+        assert!(!geometry.deallocate_zeroes, "nobody promises that");
+        let worker = Worker::new();
+        let mut handle = Namespace::open(&namespace, &worker.waker);
+        let data = pattern(30, SIZE);
+        worker.write(&mut *handle, 0, &data, true).unwrap();
+        let full = fs::metadata(&backing).unwrap().blocks();
+        for op in [
+            Op::WriteZeroes {
+                extent: extent(4096, 4096),
+                deallocate: false,
+                fua: false,
+            },
+            Op::Deallocate(extent(8192, SIZE - 8192)),
+        ] {
+            worker.plain(&mut *handle, op).unwrap();
+        }
+        let mut expected = data[..4096].to_vec();
+        expected.resize(SIZE, 0);
+        assert_eq!(worker.read(&mut *handle, 0, SIZE).unwrap(), expected);
+        let left = fs::metadata(&backing).unwrap().blocks();
+        assert!(left * 512 < 64 * 1024, "{left} of {full} sectors left");
+
+        let again = try_serve(opening(device.path())).err().unwrap();
+        assert!(matches!(again, OpenError::InUse(_)), "{again}");
+        drop((namespace, handle));
+        if block == 4096 {
+            let small = Opening {
+                block_shift: Some(9),
+                ..opening(device.path())
+            };
+            let error = try_serve(small).err().unwrap().to_string();
+            assert!(
+                error.contains("blocks of 4096 bytes, so bs=512 is too small"),
+                "{error}"
+            );
+        }
+        let sized = Opening {
+            size: Some(512),
+            ..opening(device.path())
+        };
+        let error = try_serve(sized).err().unwrap().to_string();
+        assert!(error.contains("has 8 MiB, not 512 B"), "{error}");
+    }
+}
