@@ -13,7 +13,9 @@
 //! | Write Zeroes | `fallocate(ZERO_RANGE)`, or `PUNCH_HOLE` first if the space may be given back; written zeroes where neither is supported |
 //!
 //! On a block device the kernel turns the same `fallocate` modes into the
-//! device's own Write Zeroes and unmap commands.
+//! device's own Write Zeroes command, with or without unmapping. A device that can
+//! only discard, without a promise of zeroes, keeps its data when a host
+//! deallocates: `BLKDISCARD` would need an unsafe ioctl.
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;

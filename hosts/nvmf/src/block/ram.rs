@@ -164,7 +164,7 @@ fn place(extent: Extent) -> Option<(usize, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Worker, extent, pattern};
+    use super::super::testing::{Worker, assert_same, extent, pattern};
     use super::*;
 
     const MIB: usize = 1 << 20;
@@ -187,7 +187,7 @@ mod tests {
             let (mut left, mut right) = (ram.open(&one.waker), ram.open(&two.waker));
             let data = pattern(7, 64 * 1024);
             one.write(&mut *left, 4096, &data, false).unwrap();
-            assert_eq!(two.read(&mut *right, 4096, data.len()).unwrap(), data);
+            assert_same(&two.read(&mut *right, 4096, data.len()).unwrap(), &data);
             assert_eq!(two.compare(&mut *right, 4096, &data), Ok(()));
             let mut other = data.clone();
             *other.last_mut().unwrap() ^= 1;

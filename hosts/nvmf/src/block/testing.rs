@@ -122,6 +122,14 @@ pub(super) fn buffer(data: &[u8]) -> Buffer {
     buffer
 }
 
+/// Says where data differs, instead of printing megabytes.
+#[track_caller]
+pub(super) fn assert_same(found: &[u8], expected: &[u8]) {
+    assert_eq!(found.len(), expected.len(), "length");
+    let differs = found.iter().zip(expected).position(|(a, b)| a != b);
+    assert_eq!(differs, None, "first byte that differs");
+}
+
 /// Bytes that differ from block to block and from seed to seed.
 pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
