@@ -8,6 +8,7 @@ extern crate std;
 
 pub mod block;
 mod bytes;
+pub mod command;
 pub mod digest;
 pub mod storage;
 pub mod target;

@@ -90,7 +90,7 @@ impl fmt::Display for ConnectData {
             Name(self.hostnqn()),
             self.hostid(),
             Name(self.subnqn()),
-            self.cntlid,
+            self.cntlid(),
         )
     }
 }
@@ -98,7 +98,7 @@ impl fmt::Display for ConnectData {
 impl Tree for ConnectData {
     fn fields(&self, out: &mut TreeWriter<'_>) -> fmt::Result {
         out.field("hostid", self.hostid())?;
-        out.field("cntlid", self.cntlid)?;
+        out.field("cntlid", self.cntlid())?;
         out.field("subnqn", Name(self.subnqn()))?;
         out.field("hostnqn", Name(self.hostnqn()))
     }
@@ -249,7 +249,6 @@ defmt_as_display!(ConnectData);
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
     use std::string::ToString;
 
     use super::*;
@@ -267,7 +266,7 @@ mod tests {
         assert_eq!((subnqn.as_str(), hostnqn.as_str()), ("nqn.s1", "nqn.h1"));
         assert_eq!(
             data.to_string(),
-            "host nqn.h1 hostid 0fe10203-0405-0607-0809-0a0b0c0d0e0f to nqn.s1 cntlid 65534"
+            "host nqn.h1 hostid 0fe10203-0405-0607-0809-0a0b0c0d0e0f to nqn.s1 cntlid static"
         );
         let built = ConnectData::new(data.hostid(), &hostnqn, &subnqn, Cntlid::STATIC_ANY);
         assert_eq!(built.as_bytes(), bytes);

@@ -400,7 +400,7 @@ impl Tree for DiscoveryEntry {
         out.field("subtype", self.subtype())?;
         out.node("treq", &self.treq())?;
         out.field("portid", self.portid)?;
-        out.field("cntlid", self.cntlid)?;
+        out.field("cntlid", self.cntlid())?;
         out.field("asqsz", self.asqsz)?;
         out.node("eflags", &self.eflags())?;
         out.field("trsvcid", trimmed(&self.trsvcid).escape_ascii())?;
@@ -540,7 +540,6 @@ defmt_as_display!(DiscoveryHeader, DiscoveryEntry);
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
     use std::string::ToString;
     use std::vec;
     use std::vec::Vec;

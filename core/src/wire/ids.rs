@@ -4,7 +4,7 @@ use core::fmt;
 use core::str::FromStr;
 
 macro_rules! id {
-    ($(#[$meta:meta])* $Name:ident($int:ty)) => {
+    ($(#[$meta:meta])* $Name:ident($int:ty) $({ $($value:literal => $text:literal),* })?) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -12,7 +12,10 @@ macro_rules! id {
 
         impl fmt::Display for $Name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(&self.0, f)
+                match self.0 {
+                    $($( $value => f.pad($text), )*)?
+                    number => fmt::Display::fmt(&number, f),
+                }
             }
         }
 
@@ -36,7 +39,7 @@ id! {
 }
 id! {
     /// Namespace Identifier; 0 names none.
-    Nsid(u32)
+    Nsid(u32) { 0xFFFF_FFFF => "all" }
 }
 id! {
     /// Queue Identifier; 0 is the Admin Queue.
@@ -44,7 +47,7 @@ id! {
 }
 id! {
     /// Controller Identifier, unique within a subsystem.
-    Cntlid(u16)
+    Cntlid(u16) { 0xFFFF => "dynamic", 0xFFFE => "static" }
 }
 
 impl Nsid {
@@ -243,7 +246,6 @@ defmt_as_display!(Nqn);
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
 
     use super::*;
 
@@ -276,6 +278,16 @@ mod tests {
         assert_eq!(Nqn::parse(&[0; 256]), Err(NqnError::Empty));
         assert_eq!(Nqn::parse(b"nqn.\xff"), Err(NqnError::NotUtf8));
         assert_eq!(Nqn::parse(b"nqn.\x1b[2J"), Err(NqnError::ControlCharacter));
+    }
+
+    #[test]
+    fn identifiers_show_as_numbers_or_by_name() {
+        assert_eq!(std::format!("{} {}", Nsid(1), Nsid::ALL), "1 all");
+        assert_eq!(std::format!("{:>3} {}", Cid(7), Qid(0xFFFF)), "  7 65535");
+        assert_eq!(
+            std::format!("{} {}", Cntlid::DYNAMIC, Cntlid::STATIC_ANY),
+            "dynamic static"
+        );
     }
 
     #[test]

@@ -228,3 +228,5 @@ macro_rules! bitfield {
         }
     };
 }
+
+pub(crate) use {enum_bits, open_enum};

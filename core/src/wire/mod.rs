@@ -12,7 +12,7 @@
 #[macro_use]
 mod bits;
 #[macro_use]
-mod macros;
+pub(crate) mod macros;
 
 pub mod cm;
 pub mod connect;
@@ -24,6 +24,7 @@ pub mod ids;
 pub mod log;
 pub mod pdu;
 pub mod property;
+pub mod range;
 pub mod sgl;
 pub mod sqe;
 pub mod status;

@@ -532,7 +532,6 @@ defmt_as_display!(CommonHeader, CapsuleCmd, CapsuleResp);
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
     use std::string::ToString;
     use std::vec::Vec;
 

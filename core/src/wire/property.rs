@@ -322,7 +322,6 @@ defmt_as_display!(Vs);
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
     use std::string::ToString;
 
     use super::*;

@@ -172,6 +172,12 @@ impl Sqe {
         transmute_ref!(self)
     }
 
+    fn cdw_fields(&self, out: &mut TreeWriter<'_>) -> fmt::Result {
+        self.cdws()
+            .into_iter()
+            .try_for_each(|(name, cdw)| out.field(name, format_args!("{:#x}", cdw.get())))
+    }
+
     fn cdws(&self) -> [(&'static str, U32); 6] {
         [
             ("cdw10", self.cdw10),
@@ -223,16 +229,23 @@ impl Tree for Sqe {
         out.field("cid", self.cid)?;
         if self.is_fabrics() {
             out.field("fctype", self.fctype())?;
-        } else {
-            out.field("nsid", self.nsid())?;
+            out.field("dptr", self.sgl())?;
+            return match self.fctype() {
+                Fctype::Connect => self.as_connect().specific_fields(out),
+                Fctype::PropertyGet => self.as_property_get().specific_fields(out),
+                Fctype::PropertySet => self.as_property_set().specific_fields(out),
+                Fctype::AuthSend => self.as_auth_send().specific_fields(out),
+                Fctype::AuthReceive => self.as_auth_receive().specific_fields(out),
+                Fctype::Disconnect => self.as_disconnect().specific_fields(out),
+                Fctype::Unknown(_) => self.cdw_fields(out),
+            };
         }
+        out.field("nsid", self.nsid())?;
         out.field("cdw2", format_args!("{:#x}", self.cdw2.get()))?;
         out.field("cdw3", format_args!("{:#x}", self.cdw3.get()))?;
         out.field("mptr", format_args!("{:#x}", self.mptr.get()))?;
         out.field("dptr", self.sgl())?;
-        self.cdws()
-            .into_iter()
-            .try_for_each(|(name, cdw)| out.field(name, format_args!("{:#x}", cdw.get())))
+        self.cdw_fields(out)
     }
 }
 
@@ -336,7 +349,7 @@ open_enum! {
 macro_rules! fabrics_sqe {
     (
         $(#[$meta:meta])*
-        $Name:ident is $Fctype:ident, tail $tail:literal;
+        $Name:ident is $Fctype:ident, tail $tail:literal, shows [$($shown:ident),*];
         $( $(#[$fmeta:meta])* $fvis:vis $field:ident: $ty:ty = $offset:literal, )*
     ) => {
         $(#[$meta])*
@@ -379,14 +392,33 @@ macro_rules! fabrics_sqe {
             pub fn as_sqe(&self) -> &Sqe {
                 transmute_ref!(self)
             }
+
+            fn specific_fields(&self, out: &mut TreeWriter<'_>) -> fmt::Result {
+                $( out.field(stringify!($shown), self.$shown)?; )*
+                Ok(())
+            }
         }
+
+        impl fmt::Display for $Name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.as_sqe().fmt(f)
+            }
+        }
+
+        impl Tree for $Name {
+            fn fields(&self, out: &mut TreeWriter<'_>) -> fmt::Result {
+                self.as_sqe().fields(out)
+            }
+        }
+
+        defmt_as_display!($Name);
     };
 }
 
 fabrics_sqe! {
     /// Connect (NVMe Base 2.0, section 6.3). Its 1024 bytes of data are
     /// `connect::ConnectData`.
-    FabricsConnectSqe is Connect, tail 12;
+    FabricsConnectSqe is Connect, tail 12, shows [recfmt, qid, sqsize, cattr, kato];
     /// Record Format, 0.
     pub recfmt: U16 = 40,
     /// Queue Identifier.
@@ -402,7 +434,7 @@ fabrics_sqe! {
 
 fabrics_sqe! {
     /// Property Get (NVMe Base 2.0, section 6.5).
-    FabricsPropertyGetSqe is PropertyGet, tail 16;
+    FabricsPropertyGetSqe is PropertyGet, tail 16, shows [attrib, ofst];
     /// Attributes: the property's size in bits 2:0.
     pub attrib: u8 = 40,
     _reserved41: [u8; 3] = 41,
@@ -412,7 +444,7 @@ fabrics_sqe! {
 
 fabrics_sqe! {
     /// Property Set (NVMe Base 2.0, section 6.6).
-    FabricsPropertySetSqe is PropertySet, tail 8;
+    FabricsPropertySetSqe is PropertySet, tail 8, shows [attrib, ofst, value];
     /// Attributes: the property's size in bits 2:0.
     pub attrib: u8 = 40,
     _reserved41: [u8; 3] = 41,
@@ -424,7 +456,7 @@ fabrics_sqe! {
 
 fabrics_sqe! {
     /// Authentication Send (NVMe Base 2.0, section 6.2).
-    FabricsAuthSendSqe is AuthSend, tail 16;
+    FabricsAuthSendSqe is AuthSend, tail 16, shows [secp, spsp0, spsp1, tl];
     _reserved40: u8 = 40,
     /// Security Protocol Specific, low byte.
     pub spsp0: u8 = 41,
@@ -438,7 +470,7 @@ fabrics_sqe! {
 
 fabrics_sqe! {
     /// Authentication Receive (NVMe Base 2.0, section 6.1).
-    FabricsAuthReceiveSqe is AuthReceive, tail 16;
+    FabricsAuthReceiveSqe is AuthReceive, tail 16, shows [secp, spsp0, spsp1, al];
     _reserved40: u8 = 40,
     /// Security Protocol Specific, low byte.
     pub spsp0: u8 = 41,
@@ -452,7 +484,7 @@ fabrics_sqe! {
 
 fabrics_sqe! {
     /// Disconnect (NVMe Base 2.0, section 6.4).
-    FabricsDisconnectSqe is Disconnect, tail 22;
+    FabricsDisconnectSqe is Disconnect, tail 22, shows [recfmt];
     /// Record Format, 0.
     pub recfmt: U16 = 40,
 }
@@ -482,7 +514,6 @@ defmt_as_display!(Sqe);
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
     use std::string::ToString;
 
     use super::*;
@@ -566,6 +597,13 @@ mod tests {
         built.cattr = 4;
         built.kato = 5000.into();
         assert_eq!(built.as_sqe(), &sqe);
+        assert_eq!(
+            built.tree().to_string(),
+            "opcode: 7Fh\nfuse: Normal Operation\n\
+             psdt: SGL, MPTR of one contiguous buffer\ncid: 1\nfctype: Connect\n\
+             dptr: 1024 B in capsule at 0\n\
+             recfmt: 0\nqid: 0\nsqsize: 31\ncattr: 4\nkato: 5000\n"
+        );
     }
 
     #[test]
