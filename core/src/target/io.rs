@@ -2,13 +2,18 @@
 //!
 //! A command is one device operation, or (Dataset Management, Flush of all
 //! namespaces) several, one after the other.
+use zerocopy::FromBytes;
+
 use super::{Backend, Catalog, Namespace, NamespaceRef, Subsystem};
 use crate::block::{Extent, Op};
-use crate::command::io::{Blocks, IoCommand};
-use crate::wire::dsm::DsmRange;
+use crate::command::io::{Blocks, DsmRange, IoCommand};
 use crate::wire::ids::Nsid;
 use crate::wire::sqe::Sqe;
 use crate::wire::status::Status;
+
+/// Bytes of one range of Dataset Management.
+const DSM_RANGE: u32 = 16;
+const _: () = assert!(DSM_RANGE as usize == size_of::<DsmRange>());
 
 /// What a command does first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,10 +48,10 @@ pub fn begin<E: Backend>(sqe: &Sqe, subsystem: usize, env: &E) -> First {
         return First::Reply(Status::INTERNAL_ERROR);
     };
     let command = IoCommand::decode(sqe);
-    if let IoCommand::Unknown { .. } = command {
+    if let IoCommand::Other(_) = command {
         return First::Reply(Status::INVALID_OPCODE.with_dnr());
     }
-    if matches!(command, IoCommand::Flush) && sqe.nsid() == Nsid::ALL {
+    if command == (IoCommand::Flush { nsid: Nsid::ALL }) {
         return go_on(sqe, subsystem, 0, &[], env).into();
     }
     let Some(namespace) = view.namespace(sqe.nsid()) else {
@@ -57,38 +62,33 @@ pub fn begin<E: Backend>(sqe: &Sqe, subsystem: usize, env: &E) -> First {
         nsid: namespace.nsid,
     };
     let transfer = env.limits().transfer;
-    let checked = match command {
-        IoCommand::Read(rw) => {
-            extent(namespace, rw.blocks, Some(transfer)).map(|extent| First::Read(place, extent))
+    let first = match command {
+        IoCommand::Read(blocks) => {
+            extent(namespace, &blocks, Some(transfer)).map(|extent| First::Read(place, extent))
         }
-        IoCommand::Write(rw) => writable(namespace)
-            .and_then(|()| extent(namespace, rw.blocks, Some(transfer)))
+        IoCommand::Write(blocks) => writable(namespace)
+            .and_then(|()| extent(namespace, &blocks, Some(transfer)))
             .map(fetch),
-        IoCommand::Compare(rw) => extent(namespace, rw.blocks, Some(transfer)).map(fetch),
-        IoCommand::DatasetManagement(dsm) if dsm.deallocate => {
-            writable(namespace).map(|()| First::Fetch {
-                len: u32::from(dsm.ranges).saturating_mul(DsmRange::LEN),
-                exact: false,
-            })
-        }
+        IoCommand::Compare(blocks) => extent(namespace, &blocks, Some(transfer)).map(fetch),
+        IoCommand::DatasetManagement(dsm) if dsm.ad => writable(namespace).map(|()| First::Fetch {
+            len: u32::from(dsm.ranges).saturating_mul(DSM_RANGE),
+            exact: false,
+        }),
+        // Hints that are not taken.
         IoCommand::DatasetManagement(_) => Ok(First::Reply(Status::SUCCESS)),
-        IoCommand::WriteZeroes(_) => {
+        IoCommand::WriteZeroes { .. } => {
             writable(namespace).map(|()| go_on(sqe, subsystem, 0, &[], env).into())
         }
-        IoCommand::Flush | IoCommand::Verify(_) => Ok(go_on(sqe, subsystem, 0, &[], env).into()),
+        IoCommand::Flush { .. } | IoCommand::Verify(_) => {
+            Ok(go_on(sqe, subsystem, 0, &[], env).into())
+        }
         _ => Err(Status::INVALID_OPCODE),
     };
-    checked.unwrap_or_else(|status| First::Reply(status.with_dnr()))
+    first.unwrap_or_else(|status| First::Reply(status.with_dnr()))
 }
 
 /// The operation after `cursor` others, of a command that has its data.
-pub fn go_on<E: Backend>(
-    sqe: &Sqe,
-    subsystem: usize,
-    cursor: u32,
-    data: &[u8],
-    env: &E,
-) -> Next {
+pub fn go_on<E: Backend>(sqe: &Sqe, subsystem: usize, cursor: u32, data: &[u8], env: &E) -> Next {
     match env.catalog().subsystem(subsystem) {
         None => Next::Reply(Status::INTERNAL_ERROR),
         Some(view) => match operation(sqe, &view, cursor, data) {
@@ -106,7 +106,7 @@ fn operation(
     data: &[u8],
 ) -> Result<Option<(Nsid, Op)>, Status> {
     let command = IoCommand::decode(sqe);
-    if matches!(command, IoCommand::Flush) && sqe.nsid() == Nsid::ALL {
+    if command == (IoCommand::Flush { nsid: Nsid::ALL }) {
         let namespace = subsystem.namespaces.get(cursor as usize);
         return Ok(namespace.map(|namespace| (namespace.nsid, Op::Flush)));
     }
@@ -114,24 +114,27 @@ fn operation(
         .namespace(sqe.nsid())
         .ok_or(Status::INVALID_NAMESPACE_OR_FORMAT)?;
     if let IoCommand::DatasetManagement(dsm) = command {
-        let ranges = DsmRange::ranges(data).take(usize::from(dsm.ranges));
-        return deallocation(namespace, ranges, cursor);
+        let ranges = <[DsmRange]>::ref_from_prefix_with_elems(data, usize::from(dsm.ranges));
+        return match ranges {
+            Ok((ranges, _)) => deallocation(namespace, ranges, cursor),
+            Err(_) => Err(Status::SGL_DATA_LENGTH_INVALID),
+        };
     }
     if cursor > 0 {
         return Ok(None);
     }
     let op = match command {
-        IoCommand::Flush => Op::Flush,
-        IoCommand::Write(rw) => Op::Write {
-            extent: extent(namespace, rw.blocks, None)?,
-            fua: rw.fua,
+        IoCommand::Flush { .. } => Op::Flush,
+        IoCommand::Write(blocks) => Op::Write {
+            extent: extent(namespace, &blocks, None)?,
+            fua: blocks.fua,
         },
-        IoCommand::Compare(rw) => Op::Compare(extent(namespace, rw.blocks, None)?),
-        IoCommand::Verify(verify) => Op::Verify(extent(namespace, verify.blocks, None)?),
-        IoCommand::WriteZeroes(zeroes) => Op::WriteZeroes {
-            extent: extent(namespace, zeroes.blocks, None)?,
-            deallocate: zeroes.deallocate,
-            fua: zeroes.fua,
+        IoCommand::Compare(blocks) => Op::Compare(extent(namespace, &blocks, None)?),
+        IoCommand::Verify(blocks) => Op::Verify(extent(namespace, &blocks, None)?),
+        IoCommand::WriteZeroes { blocks, deallocate } => Op::WriteZeroes {
+            extent: extent(namespace, &blocks, None)?,
+            deallocate,
+            fua: blocks.fua,
         },
         _ => return Err(Status::INVALID_OPCODE),
     };
@@ -139,18 +142,19 @@ fn operation(
 }
 
 /// The range after `cursor` others. All are checked before the first is acted on.
-fn deallocation<'a>(
+fn deallocation(
     namespace: &Namespace,
-    ranges: impl Iterator<Item = &'a DsmRange> + Clone,
+    ranges: &[DsmRange],
     cursor: u32,
 ) -> Result<Option<(Nsid, Op)>, Status> {
-    let extents = ranges
-        .filter(|range| range.blocks() > 0)
-        .map(|range| bounded(namespace, range.slba(), u64::from(range.blocks())));
+    let mut extents = ranges
+        .iter()
+        .filter(|range| range.nlb.get() > 0)
+        .map(|range| bounded(namespace, range.slba.get(), u64::from(range.nlb.get())));
     if cursor == 0 {
         extents.clone().try_for_each(|extent| extent.map(drop))?;
     }
-    match extents.clone().nth(cursor as usize) {
+    match extents.nth(cursor as usize) {
         None => Ok(None),
         Some(extent) => Ok(Some((namespace.nsid, Op::Deallocate(extent?)))),
     }
@@ -173,12 +177,8 @@ const fn writable(namespace: &Namespace) -> Result<(), Status> {
 
 /// The bytes of the blocks: within the namespace, and of no more than one
 /// command may move (MDTS) where it moves them.
-fn extent(
-    namespace: &Namespace,
-    blocks: Blocks,
-    transfer: Option<u32>,
-) -> Result<Extent, Status> {
-    let extent = bounded(namespace, blocks.slba, u64::from(blocks.count))?;
+fn extent(namespace: &Namespace, blocks: &Blocks, transfer: Option<u32>) -> Result<Extent, Status> {
+    let extent = bounded(namespace, blocks.slba, u64::from(blocks.nlb))?;
     match transfer {
         Some(most) if extent.len > u64::from(most) => Err(Status::INVALID_FIELD),
         _ => Ok(extent),

@@ -36,7 +36,9 @@ pub mod connect;
 pub mod controller;
 mod error_log;
 pub mod features;
+pub mod io;
 pub mod keep_alive;
+pub mod queue_pair;
 pub mod registry;
 #[cfg(test)]
 mod test_env;

@@ -455,15 +455,13 @@ where
             Role::Unconnected | Role::Left => {
                 Decision::Reply(Reply::status(Status::COMMAND_SEQUENCE_ERROR.with_dnr()))
             }
-            Role::Admin(controller) => {
-                match controller.command(slot.0, sqe, env) {
-                    AdminStep::Reply(reply) => Decision::Reply(reply),
-                    AdminStep::Fetch { len } => Decision::Fetch { len, exact: false },
-                    AdminStep::Respond { len } => Decision::Respond(len),
-                    AdminStep::Held => Decision::Held,
-                    AdminStep::Disconnect(reply) => Decision::Disconnect(reply),
-                }
-            }
+            Role::Admin(controller) => match controller.command(slot.0, sqe, env) {
+                AdminStep::Reply(reply) => Decision::Reply(reply),
+                AdminStep::Fetch { len } => Decision::Fetch { len, exact: false },
+                AdminStep::Respond { len } => Decision::Respond(len),
+                AdminStep::Held => Decision::Held,
+                AdminStep::Disconnect(reply) => Decision::Disconnect(reply),
+            },
             Role::Io { controller, .. } => {
                 controller.note_traffic();
                 if sqe.is_fabrics() {
@@ -512,10 +510,14 @@ where
                     },
                 }
             }
-            Decision::Respond(len) => match transfer(&work.sqe, len, Data::ToHost { exact: false }, transport) {
-                Err(status) => return self.complete(slot, Reply::status(status), transport, env),
-                Ok(()) => Plan::Respond(len),
-            },
+            Decision::Respond(len) => {
+                match transfer(&work.sqe, len, Data::ToHost { exact: false }, transport) {
+                    Err(status) => {
+                        return self.complete(slot, Reply::status(status), transport, env);
+                    }
+                    Ok(()) => Plan::Respond(len),
+                }
+            }
             Decision::Read(namespace, extent) => {
                 let len = u32::try_from(extent.len).unwrap_or(u32::MAX);
                 match transfer(&work.sqe, len, Data::ToHost { exact: true }, transport) {
@@ -712,9 +714,7 @@ where
     {
         let reply = connected.reply();
         let (role, inline_data) = match connected.role {
-            ConnectedRole::Admin(controller) => {
-                (Role::Admin(controller), ADMIN_INLINE_DATA)
-            }
+            ConnectedRole::Admin(controller) => (Role::Admin(controller), ADMIN_INLINE_DATA),
             ConnectedRole::Io(controller) => {
                 let epoch = connected.epoch;
                 (Role::Io { controller, epoch }, env.limits().inline_data)
@@ -745,13 +745,8 @@ where
     }
 
     /// Fills the buffer with the answer to an admin command and sends it.
-    fn respond<E>(
-        &mut self,
-        slot: SlotId,
-        len: u32,
-        transport: &mut impl Transport,
-        env: &mut E,
-    ) where
+    fn respond<E>(&mut self, slot: SlotId, len: u32, transport: &mut impl Transport, env: &mut E)
+    where
         E: Backend<Buffer = B, Controller = C>,
     {
         let Role::Admin(controller) = &mut self.role else {
@@ -775,7 +770,9 @@ where
             len,
         };
         let cqe = self.cqe(slot, reply);
-        self.finish(slot, |ticket| transport.send(ticket, Source::Slot(place), cqe));
+        self.finish(slot, |ticket| {
+            transport.send(ticket, Source::Slot(place), cqe)
+        });
     }
 
     fn send(&mut self, slot: SlotId, source: Source, transport: &mut impl Transport) {
@@ -862,7 +859,10 @@ where
         if !self.is_drained() {
             return;
         }
-        let qid = self.identity.as_ref().map_or(Qid(0), |identity| identity.qid);
+        let qid = self
+            .identity
+            .as_ref()
+            .map_or(Qid(0), |identity| identity.qid);
         match core::mem::replace(&mut self.role, Role::Left) {
             Role::Admin(controller) => env.leave_controller(controller.state(), qid),
             Role::Io { controller, .. } => env.leave_controller(&controller, qid),

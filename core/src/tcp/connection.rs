@@ -112,7 +112,9 @@ where
     {
         if let Need::Payload(place) = self.transport.need() {
             let len = u32::try_from(len).unwrap_or(u32::MAX).min(place.len);
-            let event = self.transport.placed(self.pair.payload(&Place { len, ..place }));
+            let event = self
+                .transport
+                .placed(self.pair.payload(&Place { len, ..place }));
             self.event(event, env);
         }
     }
@@ -250,8 +252,7 @@ where
                     .command(ticket, sqe, data, &mut self.transport, env);
             }
             Some(Event::Fetched { ticket, intact }) => {
-                self.pair
-                    .fetched(ticket, intact, &mut self.transport, env);
+                self.pair.fetched(ticket, intact, &mut self.transport, env);
             }
             Some(Event::Terminated(fatal)) => {
                 self.reason.get_or_insert(CloseReason::Terminated(fatal));

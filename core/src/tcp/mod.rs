@@ -15,6 +15,7 @@
     clippy::cast_possible_truncation
 )]
 
+pub mod connection;
 pub mod fatal;
 pub mod rx;
 pub mod target;
