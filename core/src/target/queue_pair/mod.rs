@@ -1,7 +1,7 @@
 //! One connection's commands, from arrival to completion.
 //!
 //! A command waits, at any stage, for one thing: a buffer, the host's data, or
-//! a device. Its [`Plan`] says which; `QueuePair::advance` goes on from there.
+//! a device. Its `Plan` says which; `QueuePair::advance` goes on from there.
 //!
 //! | file | what is in it |
 //! |---|---|
