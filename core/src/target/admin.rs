@@ -2,85 +2,100 @@
 use core::ops::Deref;
 
 use super::controller::Controller;
-use super::{AdminStep, ControllerState, Env, Reply, SubsystemKind};
-use crate::wire::ids::{Cid, Qid};
-use crate::wire::sqe::{AdminOpcode, Sqe};
+use super::{AdminStep, ControllerState, Env, Reply, SubsystemKind, identify, logs};
+use crate::command::AdminCommand;
+use crate::command::admin::Abort;
+use crate::wire::sqe::Sqe;
 use crate::wire::status::Status;
 
 /// Abort commands that may be outstanding (ACL + 1). They never are: each
 /// ends at once.
 pub const ABORT_LIMIT: usize = 4;
 
-/// Starts a command of an enabled controller.
+/// Begins a command of an enabled controller.
 pub(super) fn command<C, E>(
     controller: &mut Controller<C>,
     slot: u16,
     sqe: &Sqe,
-    _env: &mut E,
+    env: &mut E,
 ) -> AdminStep
 where
     C: Deref<Target = ControllerState> + Clone,
     E: Env<Controller = C>,
 {
-    match sqe.admin_opcode() {
-        AdminOpcode::KeepAlive => AdminStep::Reply(keep_alive(controller)),
-        AdminOpcode::AsyncEventRequest => match controller.events.hold(slot, sqe.cid()) {
-            Ok(()) => AdminStep::Held,
-            Err(status) => AdminStep::Reply(Reply::status(status)),
-        },
-        AdminOpcode::Abort if controller.kind == SubsystemKind::Nvm => {
-            AdminStep::Reply(abort(controller, sqe))
+    let step = match AdminCommand::decode(sqe) {
+        AdminCommand::Identify(_) => Ok(AdminStep::Respond {
+            len: identify::SIZE,
+        }),
+        AdminCommand::GetLogPage(command) => {
+            logs::len(&command, &env.limits()).map(|len| AdminStep::Respond { len })
         }
-        _ => AdminStep::Reply(Reply::status(Status::INVALID_OPCODE.with_dnr())),
-    }
+        AdminCommand::GetFeatures(command) => controller.get_features(&command, env),
+        AdminCommand::SetFeatures(command) => controller.set_features(&command, env),
+        AdminCommand::KeepAlive => keep_alive(controller).map(AdminStep::Reply),
+        AdminCommand::AsyncEventRequest => controller
+            .events
+            .hold(slot, sqe.cid())
+            .map(|()| AdminStep::Held),
+        AdminCommand::Abort(command) if controller.kind == SubsystemKind::Nvm => {
+            Ok(AdminStep::Reply(abort(controller, command)))
+        }
+        _ => Err(Status::INVALID_OPCODE),
+    };
+    step.unwrap_or_else(|status| AdminStep::Reply(Reply::status(status.with_dnr())))
 }
 
 /// Ends a command that fetched its data.
 pub(super) fn write_data<C, E>(
-    _controller: &mut Controller<C>,
-    _sqe: &Sqe,
-    _data: &[u8],
-    _env: &mut E,
-) -> Reply
+    controller: &mut Controller<C>,
+    sqe: &Sqe,
+    data: &[u8],
+    env: &mut E,
+) -> Result<(), Status>
 where
     C: Deref<Target = ControllerState> + Clone,
     E: Env<Controller = C>,
 {
-    Reply::status(Status::INVALID_OPCODE.with_dnr())
+    match AdminCommand::decode(sqe) {
+        AdminCommand::SetFeatures(command) => controller.write_feature(&command, data, env),
+        _ => Err(Status::INVALID_OPCODE),
+    }
 }
 
 /// Ends a command that returns data; `out` is all zero.
 pub(super) fn read_data<C, E>(
-    _controller: &mut Controller<C>,
-    _sqe: &Sqe,
-    _out: &mut [u8],
-    _env: &mut E,
-) -> Reply
+    controller: &mut Controller<C>,
+    sqe: &Sqe,
+    out: &mut [u8],
+    env: &mut E,
+) -> Result<(), Status>
 where
     C: Deref<Target = ControllerState> + Clone,
     E: Env<Controller = C>,
 {
-    Reply::status(Status::INVALID_OPCODE.with_dnr())
+    match AdminCommand::decode(sqe) {
+        AdminCommand::Identify(command) => identify::identify(controller, &command, out, env),
+        AdminCommand::GetLogPage(command) => logs::read(controller, &command, out, env),
+        AdminCommand::GetFeatures(command) => controller.read_feature(&command, out, env),
+        _ => Err(Status::INVALID_OPCODE),
+    }
 }
 
 /// Keep Alive (5.1.14); its arrival was noted as traffic already.
-fn keep_alive<C>(controller: &Controller<C>) -> Reply {
+fn keep_alive<C>(controller: &Controller<C>) -> Result<Reply, Status> {
     if controller.keep_alive.is_active() {
-        Reply::SUCCESS
+        Ok(Reply::SUCCESS)
     } else {
-        Reply::status(Status::KEEP_ALIVE_TIMEOUT_INVALID)
+        Err(Status::KEEP_ALIVE_TIMEOUT_INVALID)
     }
 }
 
 /// Abort (5.1.1). Only held commands can be aborted, the others end by
 /// themselves; dword 0 bit 0 says that nothing was.
-fn abort<C>(controller: &mut Controller<C>, sqe: &Sqe) -> Reply {
+fn abort<C>(controller: &mut Controller<C>, Abort { sqid, cid }: Abort) -> Reply {
     const NOT_ABORTED: u64 = 1;
 
-    let [sqid_low, sqid_high, cid_low, cid_high] = sqe.cdw10.to_bytes();
-    let qid = Qid(u16::from_le_bytes([sqid_low, sqid_high]));
-    let cid = Cid(u16::from_le_bytes([cid_low, cid_high]));
-    if qid.is_admin() && controller.events.abort(cid) {
+    if sqid.is_admin() && controller.events.abort(cid) {
         Reply::SUCCESS
     } else {
         Reply::success(NOT_ABORTED)

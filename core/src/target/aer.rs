@@ -3,6 +3,7 @@ use heapless::Vec;
 
 use super::{Reply, SubsystemKind};
 use crate::wire::ids::Cid;
+use crate::wire::log::{self as wire, AsyncEvent, LogId};
 use crate::wire::status::Status;
 
 /// Requests that are held at a time (AERL + 1).
@@ -121,18 +122,15 @@ impl Events {
     }
 }
 
-/// Dword 0 of a completion that tells of a change: event type, information and
-/// log page (figures 150 and following of Base 2.1, 5.1.2.1).
+/// Dword 0 of a completion that tells of a change.
 fn notice(kind: SubsystemKind) -> u32 {
-    const NOTICE: u8 = 2;
-
-    let (information, lid) = match kind {
-        // Attached Namespace Attribute Changed; the changed list.
-        SubsystemKind::Nvm => (0x00, 0x04),
-        // Discovery Log Page Change; that log.
-        SubsystemKind::Discovery => (0xF0, 0x70),
+    let event = match kind {
+        SubsystemKind::Nvm => {
+            AsyncEvent::notice(wire::Notice::NamespaceAttribute, LogId::ChangedNamespaces)
+        }
+        SubsystemKind::Discovery => AsyncEvent::notice(wire::Notice::Discovery, LogId::Discovery),
     };
-    u32::from_le_bytes([NOTICE, information, lid, 0])
+    event.to_dw0()
 }
 
 #[cfg(test)]

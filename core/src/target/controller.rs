@@ -9,12 +9,13 @@ use super::keep_alive::{KeepAlive, KeepAliveExpired};
 use super::{
     AdminStep, Catalog, ControllerState, Env, HostIdentity, Limits, Reply, SubsystemKind, admin,
 };
+use crate::command::FabricsCommand;
 use crate::time::Instant;
 use crate::wire::ids::Qid;
 use crate::wire::property::{
     Cap, Cc, CommandSets, Crto, Csts, Property, PropertySize, Shn, Shst, Vs, css,
 };
-use crate::wire::sqe::{Fctype, Fuse, Sqe};
+use crate::wire::sqe::Sqe;
 use crate::wire::status::Status;
 
 /// The specification that controllers follow.
@@ -102,15 +103,13 @@ where
         env: &mut E,
     ) -> AdminStep {
         self.state.note_traffic();
-        if sqe.fuse() != Fuse::Normal {
-            return failed(Status::INVALID_FIELD);
-        }
         if sqe.is_fabrics() {
             return AdminStep::Reply(self.fabrics(sqe, env));
         }
         // Base 2.1, 3.5.1: only Fabrics commands before the controller is ready.
         if !self.is_enabled() {
-            return failed(Status::COMMAND_SEQUENCE_ERROR);
+            let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
+            return AdminStep::Reply(Reply::status(status));
         }
         admin::command(self, slot, sqe, env)
     }
@@ -122,10 +121,11 @@ where
         data: &[u8],
         env: &mut E,
     ) -> Reply {
-        admin::write_data(self, sqe, data, env)
+        reply(admin::write_data(self, sqe, data, env))
     }
 
-    /// Ends a command that asked for [`AdminStep::Respond`]: writes every byte of `out`.
+    /// Ends a command that asked for [`AdminStep::Respond`]: writes every byte
+    /// of `out`. Unless it succeeds, no data is to be sent.
     pub fn read_data<E: Env<Controller = C>>(
         &mut self,
         sqe: &Sqe,
@@ -133,7 +133,7 @@ where
         env: &mut E,
     ) -> Reply {
         out.fill(0);
-        admin::read_data(self, sqe, out, env)
+        reply(admin::read_data(self, sqe, out, env))
     }
 
     /// A held command that completes now, by its slot: because there is an
@@ -178,25 +178,37 @@ where
     }
 
     fn fabrics<E: Env<Controller = C>>(&mut self, sqe: &Sqe, env: &mut E) -> Reply {
-        match sqe.fctype() {
-            Fctype::PropertyGet => self.property_get(sqe, env),
-            Fctype::PropertySet => self.property_set(sqe, env),
+        let result = match FabricsCommand::decode(sqe) {
+            FabricsCommand::PropertyGet { property, size } => {
+                self.property_get(property, size, env).map(Reply::success)
+            }
+            FabricsCommand::PropertySet {
+                property,
+                size,
+                value,
+            } => self
+                .property_set(property, size, value, env)
+                .map(|()| Reply::SUCCESS),
             // 6.3: the queue exists already.
-            Fctype::Connect => Reply::status(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
+            FabricsCommand::Connect(_) => Err(Status::COMMAND_SEQUENCE_ERROR),
             // 6.4: for I/O queues.
-            Fctype::Disconnect => Reply::status(Status::INVALID_QUEUE_TYPE.with_dnr()),
-            _ => Reply::status(Status::INVALID_OPCODE.with_dnr()),
-        }
+            FabricsCommand::Disconnect { .. } => Err(Status::INVALID_QUEUE_TYPE),
+            _ => Err(Status::INVALID_OPCODE),
+        };
+        result.unwrap_or_else(|status| Reply::status(status.with_dnr()))
     }
 
     /// Property Get (6.5).
-    fn property_get<E: Env<Controller = C>>(&self, sqe: &Sqe, env: &E) -> Reply {
-        let command = sqe.as_property_get();
-        let property = Property::from(command.ofst.get());
-        if property.size() != Some(size(command.attrib)) {
-            return Reply::status(Status::INVALID_FIELD.with_dnr());
+    fn property_get<E: Env<Controller = C>>(
+        &self,
+        property: Property,
+        size: PropertySize,
+        env: &E,
+    ) -> Result<u64, Status> {
+        if property.size() != Some(size) {
+            return Err(Status::INVALID_FIELD);
         }
-        Reply::success(match property {
+        Ok(match property {
             Property::Cap => cap(&env.limits()).0,
             Property::Vs => VERSION.0.into(),
             Property::Cc => self.cc.0.into(),
@@ -207,20 +219,24 @@ where
                 .with_ready_with_media_ms(READY_TIMEOUT_MS)
                 .0
                 .into(),
-            _ => return Reply::status(Status::INVALID_FIELD.with_dnr()),
+            _ => return Err(Status::INVALID_FIELD),
         })
     }
 
     /// Property Set (6.6). Only CC can be set.
-    fn property_set<E: Env<Controller = C>>(&mut self, sqe: &Sqe, env: &mut E) -> Reply {
-        let command = sqe.as_property_set();
-        let property = Property::from(command.ofst.get());
-        if property != Property::Cc || property.size() != Some(size(command.attrib)) {
-            return Reply::status(Status::INVALID_FIELD.with_dnr());
+    fn property_set<E: Env<Controller = C>>(
+        &mut self,
+        property: Property,
+        size: PropertySize,
+        value: u64,
+        env: &mut E,
+    ) -> Result<(), Status> {
+        if property != Property::Cc || property.size() != Some(size) {
+            return Err(Status::INVALID_FIELD);
         }
-        let [b0, b1, b2, b3, ..] = command.value.to_bytes();
+        let [b0, b1, b2, b3, ..] = value.to_le_bytes();
         self.set_cc(Cc(u32::from_le_bytes([b0, b1, b2, b3])), env);
-        Reply::SUCCESS
+        Ok(())
     }
 
     /// CC.EN and CC.SHN act in this order when one write changes both.
@@ -281,13 +297,11 @@ where
     }
 }
 
-fn failed(status: Status) -> AdminStep {
-    AdminStep::Reply(Reply::status(status.with_dnr()))
-}
-
-/// ATTRIB of Property Get and Set.
-fn size(attrib: u8) -> PropertySize {
-    PropertySize::from(attrib & 0b111)
+fn reply(result: Result<(), Status>) -> Reply {
+    match result {
+        Ok(()) => Reply::SUCCESS,
+        Err(status) => Reply::status(status.with_dnr()),
+    }
 }
 
 fn cap(limits: &Limits) -> Cap {
@@ -517,16 +531,6 @@ mod tests {
             reply,
             Reply::status(Status::COMMAND_SEQUENCE_ERROR.with_dnr())
         );
-    }
-
-    #[test]
-    fn fused_commands_are_for_io_queues() {
-        let mut env = TestEnv::new();
-        let mut controller = enabled(&mut env, SUBNQN);
-        for flags in [0x41, 0x42, 0x43] {
-            let reply = run(&mut controller, &mut env, &sqe(&[(0, &[0x18, flags])]));
-            assert_eq!(reply, Reply::status(Status::INVALID_FIELD.with_dnr()));
-        }
     }
 
     #[test]

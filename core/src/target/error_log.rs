@@ -1,5 +1,5 @@
 //! The Error Information log (NVMe Base 2.1, section 5.1.12.1.2), as a ring.
-use crate::wire::ids::{Nsid, Qid};
+use crate::wire::ids::{Cid, Nsid, Qid};
 use crate::wire::sqe::Sqe;
 use crate::wire::status::Status;
 
@@ -12,7 +12,7 @@ pub(super) struct Failure {
     /// Numbers the errors of the controller, from 1.
     pub(super) count: u64,
     pub(super) qid: Qid,
-    pub(super) cid: u16,
+    pub(super) cid: Cid,
     pub(super) status: Status,
     pub(super) opcode: u8,
     pub(super) nsid: Nsid,
@@ -35,7 +35,7 @@ impl ErrorLog {
         let failure = Failure {
             count: self.count,
             qid,
-            cid: sqe.cid.get(),
+            cid: sqe.cid(),
             status,
             opcode: sqe.opcode,
             nsid: if fabrics { Nsid(0) } else { sqe.nsid() },

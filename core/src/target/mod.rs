@@ -28,16 +28,18 @@
         clippy::cast_possible_truncation
     )
 )]
-#![allow(dead_code, reason = "features and log pages follow")]
 
 pub mod admin;
 pub mod aer;
 pub mod connect;
 pub mod controller;
+pub mod discovery;
 mod error_log;
 pub mod features;
+pub mod identify;
 pub mod io;
 pub mod keep_alive;
+pub mod logs;
 pub mod queue_pair;
 pub mod registry;
 #[cfg(test)]

@@ -16,6 +16,7 @@ use crate::block::Geometry;
 use crate::time::Instant;
 use crate::wire::ids::{Cntlid, Nqn, Nsid, Qid};
 use crate::wire::sqe::Sqe;
+use crate::wire::status::Status;
 
 pub(crate) const SUBNQN: &str = "nqn.2014-08.org.example:disk";
 pub(crate) const HOSTNQN: &str = "nqn.2014-08.org.example:host";
@@ -303,4 +304,56 @@ pub(crate) fn join(
 ) -> Result<Connected<Handle>, Refusal> {
     let data = connect_data(SUBNQN, controller.state().cntlid.0);
     connect(env, &connect_sqe(qid, 127), &data)
+}
+
+/// Runs a command that returns data, into a buffer of other bytes.
+pub(crate) fn read(
+    env: &mut TestEnv,
+    controller: &mut Controller<Handle>,
+    sqe: &Sqe,
+) -> Result<Vec<u8>, Status> {
+    let len = match controller.command(0, sqe, env) {
+        AdminStep::Respond { len } => len,
+        AdminStep::Reply(reply) => {
+            assert!(!reply.status.is_success() && reply.result == 0, "{reply:?}");
+            return Err(reply.status);
+        }
+        other => panic!("{other:?}"),
+    };
+    let mut out = std::vec![0xAA; len as usize];
+    let reply = controller.read_data(sqe, &mut out, env);
+    assert_eq!(reply.result, 0);
+    if reply.status.is_success() {
+        Ok(out)
+    } else {
+        Err(reply.status)
+    }
+}
+
+/// Runs a command that ends at once.
+pub(crate) fn run(
+    env: &mut TestEnv,
+    controller: &mut Controller<Handle>,
+    sqe: &Sqe,
+) -> Result<u64, Status> {
+    match controller.command(0, sqe, env) {
+        AdminStep::Reply(reply) if reply.status.is_success() => Ok(reply.result),
+        AdminStep::Reply(reply) => {
+            assert_eq!(reply.result, 0, "an error has no result");
+            Err(reply.status)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn get_log(lid: u8, len: u32, lpo: u64, rae: bool) -> Sqe {
+    let numd = (len / 4 - 1).to_le_bytes();
+    sqe(&[
+        (0, &[0x02, 0x40]),
+        (
+            40,
+            &[lid, u8::from(rae) << 7, numd[0], numd[1], numd[2], numd[3]],
+        ),
+        (48, &lpo.to_le_bytes()),
+    ])
 }

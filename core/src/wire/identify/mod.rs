@@ -14,7 +14,7 @@ pub use capability::{
     Kpioc, Lpa, Mec, Nvmsr, Nwpc, Oacs, Oaes, Ocfs, Ofcs, Oncs, Plsi, QueueEntrySizes, Rpmbs,
     Sanicap, SglSupport, Sgls, Trattr, VendorFormat, Vwc, Vwci,
 };
-pub use controller::IdentifyController;
+pub use controller::{ControllerType, DiscoveryType, IdentifyController};
 pub use descriptor::{
     DESCRIPTORS_SIZE, DescriptorError, DescriptorWriter, Descriptors, NamespaceDescriptor, Nidt,
     descriptors,

@@ -40,6 +40,17 @@ impl<'a> LogWindow<'a> {
         }
     }
 
+    /// Appends `bytes` bytes that need not be made, since the window does not
+    /// show them; those that it does show read as 0.
+    pub fn skip(&mut self, bytes: u64) {
+        self.position = self.position.saturating_add(bytes);
+    }
+
+    /// Whether the window shows any of the next `bytes` bytes of the log.
+    pub fn shows(&self, bytes: u64) -> bool {
+        !self.is_full() && self.position.saturating_add(bytes) > self.start
+    }
+
     /// Bytes of the log so far, those outside of the window included.
     pub fn position(&self) -> u64 {
         self.position
@@ -84,6 +95,25 @@ mod tests {
                 assert_eq!(out, expected, "{length} bytes at {start}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_not_shown_can_be_skipped() {
+        for (start, shown) in [(0, true), (3, true), (4, false), (9, false)] {
+            let mut out = [0xff; 2];
+            let mut window = LogWindow::new(&mut out, start);
+            assert_eq!(window.shows(4), shown, "at {start}");
+            window.skip(4);
+            window.put(&[4u8, 5, 6, 7]);
+            assert!(!window.shows(4) || start > 6);
+            assert_eq!(window.position(), 8);
+        }
+        let mut out = [0xff; 4];
+        let mut window = LogWindow::new(&mut out, 2);
+        window.skip(4);
+        window.put(&[4u8, 5]);
+        assert!(!window.shows(u64::MAX));
+        assert_eq!(out, [0, 0, 4, 5]);
     }
 
     #[test]
