@@ -255,6 +255,15 @@ impl Framer {
         self.stage == Stage::Pad
     }
 
+    /// Whether the latest PDU is a TermReq that this end may receive, well formed or not.
+    #[must_use]
+    pub fn in_term_req(&self) -> bool {
+        self.header_as::<CommonHeader>().is_some_and(|common| {
+            is_term_req(common.pdu_type())
+                && common.pdu_type().is_from_host() == (self.end == End::Controller)
+        })
+    }
+
     /// Whether a PDU has begun and not ended.
     #[must_use]
     pub fn mid_pdu(&self) -> bool {

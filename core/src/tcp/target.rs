@@ -319,10 +319,15 @@ impl<S: Storage> TargetQueue<S> {
             Ok(Progress::Data { intact }) => Ok(self.data_end(intact)),
             Err(fatal) => Err(fatal),
         };
-        if let Err(fatal) = outcome {
-            self.link.terminate(fatal, now);
+        match outcome {
+            // Section 3.5: a TermReq is never answered by another, be it malformed.
+            Err(fatal) if self.link.rx.in_term_req() => Ok(self.link.terminated(fatal)),
+            Err(fatal) => {
+                self.link.terminate(fatal, now);
+                Err(fatal)
+            }
+            outcome => outcome,
         }
-        outcome
     }
 
     fn data_end(&mut self, intact: bool) -> Option<Event> {
@@ -582,13 +587,13 @@ impl Connection {
         if len > self.config.maxh2cdata {
             return Err(Fatal::LIMIT_EXCEEDED);
         }
-        if offset != slot.done {
-            return Err(Fatal::SEQUENCE);
-        }
         let end = offset
             .checked_add(len)
             .filter(|end| *end <= slot.asked)
             .ok_or(Fatal::OUT_OF_RANGE)?;
+        if offset != slot.done {
+            return Err(Fatal::SEQUENCE);
+        }
         let last = header.common.has(flags::LAST_PDU);
         if last != (end == slot.asked) {
             return Err(Fatal::SEQUENCE);
