@@ -14,6 +14,7 @@ mod bits;
 #[macro_use]
 pub(crate) mod macros;
 
+pub mod auth;
 pub mod cm;
 pub mod connect;
 pub mod cqe;
@@ -25,6 +26,7 @@ pub mod log;
 pub mod pdu;
 pub mod property;
 pub mod range;
+pub mod reservation;
 pub mod sgl;
 pub mod sqe;
 pub mod status;

@@ -3,44 +3,12 @@
 use core::fmt;
 
 use crate::wire::log::CriticalWarning;
+use crate::wire::macros::Bits;
 use crate::wire::tree::{Tree, TreeWriter};
 
-/// A field of a packed dword.
-trait Field: Copy {
-    /// Reads the bits of the field, shifted down.
-    fn from_bits(bits: u32) -> Self;
-    /// The bits of the field; more than fit become the most that fits.
-    fn to_bits(self) -> u32;
-}
-
-macro_rules! number_fields {
-    ($($Int:ty),*) => { $(
-        impl Field for $Int {
-            fn from_bits(bits: u32) -> Self {
-                Self::try_from(bits).unwrap_or(Self::MAX)
-            }
-
-            fn to_bits(self) -> u32 {
-                self.into()
-            }
-        }
-    )* };
-}
-
-number_fields!(u8, u16, u32);
-
-impl Field for bool {
-    fn from_bits(bits: u32) -> Self {
-        bits != 0
-    }
-
-    fn to_bits(self) -> u32 {
-        self.into()
-    }
-}
-
-const fn mask(high: u32, low: u32) -> u32 {
-    u32::MAX.wrapping_shr(31u32.wrapping_sub(high.wrapping_sub(low)))
+/// The most that bits `high` to `low` hold.
+const fn most(high: u32, low: u32) -> u64 {
+    u64::MAX.wrapping_shr(63u32.wrapping_sub(high.wrapping_sub(low)))
 }
 
 /// A dword of fields. `name: type [high:low]` is a field of those bits, and
@@ -67,9 +35,9 @@ macro_rules! packed {
             pub fn from_dword(dword: u32) -> Self {
                 Self { $(
                     $field: {
-                        let bits = (dword >> $low) & mask($high, $low);
+                        let bits = (u64::from(dword) >> $low) & most($high, $low);
                         $( let bits = bits.saturating_add($base); )?
-                        <$Type as Field>::from_bits(bits)
+                        <$Type as Bits>::from_bits(bits)
                     },
                 )+ }
             }
@@ -77,13 +45,13 @@ macro_rules! packed {
             /// Packs a dword, reserved bits clear. A value that does not fit
             /// its field becomes the most that fits.
             pub fn to_dword(self) -> u32 {
-                let mut dword = 0;
+                let mut dword = 0u64;
                 $(
-                    let bits = Field::to_bits(self.$field);
+                    let bits = Bits::to_bits(self.$field);
                     $( let bits = bits.saturating_sub($base); )?
-                    dword |= bits.min(mask($high, $low)) << $low;
+                    dword |= bits.min(most($high, $low)) << $low;
                 )+
-                dword
+                <u32 as Bits>::from_bits(dword)
             }
         }
 
@@ -479,21 +447,7 @@ packed! {
     }
 }
 
-macro_rules! code_fields {
-    ($($Code:ty),*) => { $(
-        impl Field for $Code {
-            fn from_bits(bits: u32) -> Self {
-                <u8 as Field>::from_bits(bits).into()
-            }
-
-            fn to_bits(self) -> u32 {
-                self.code().into()
-            }
-        }
-    )* };
-}
-
-code_fields!(TemperatureSelect, ThresholdType, WriteProtection);
+enum_bits!(TemperatureSelect, ThresholdType, WriteProtection);
 
 #[cfg(test)]
 mod tests {

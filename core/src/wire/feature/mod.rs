@@ -64,18 +64,8 @@ open_enum! {
     }
 }
 
-open_enum! {
-    /// Which value of a feature Get Features returns.
-    pub enum Select: u8 {
-        Current = 0 => "Current",
-        Default = 1 => "Default",
-        Saved = 2 => "Saved",
-        Supported = 3 => "Supported Capabilities",
-    }
-}
-
 flags! {
-    /// Dword 0 of Get Features for [`Select::Supported`].
+    /// Dword 0 of Get Features for supported capabilities.
     pub struct FeatureCapabilities: u32 {
         /// The value can be saved.
         const SAVEABLE = 1 << 0;
@@ -94,10 +84,8 @@ mod tests {
     fn identifiers_are_total() {
         for raw in 0..=u8::MAX {
             assert_eq!(FeatureId::from(raw).code(), raw);
-            assert_eq!(Select::from(raw).code(), raw);
         }
         assert_eq!(FeatureId::from(0x0f), FeatureId::KeepAliveTimer);
         assert_eq!(FeatureId::from(0), FeatureId::Unknown(0));
-        assert_eq!(Select::from(7), Select::Unknown(7));
     }
 }

@@ -1,0 +1,156 @@
+//! One command's state, and the decisions about it that need no more than the command.
+use crate::block::{Extent, MediaError, Op};
+use crate::storage::{Link, NIL};
+use crate::target::io::First;
+use crate::target::{Backend, BufferUse, NamespaceRef, Reply};
+use crate::wire::ids::Cid;
+use crate::wire::sqe::{Fctype, Sqe};
+use crate::wire::status::Status;
+use crate::{Ticket, Transport};
+
+pub(super) struct Work<B> {
+    pub(super) sqe: Sqe,
+    pub(super) ticket: Option<Ticket>,
+    pub(super) buffer: Option<B>,
+    pub(super) plan: Plan,
+    /// Bytes of the host's data that are in the buffer.
+    pub(super) data_len: u32,
+    /// Steps of a command of several device operations that are done.
+    pub(super) cursor: u32,
+    pub(super) next: u16,
+}
+
+/// What a command is about to do, or waits for.
+#[derive(Clone, Copy)]
+pub(super) enum Plan {
+    /// There is no command.
+    Idle,
+    /// A buffer, then this many bytes from the host.
+    Fetch(u32),
+    /// The host's data.
+    Fetching,
+    /// A buffer, to be filled with this much of an answer and sent.
+    Respond(u32),
+    /// A buffer, to be read into and sent.
+    Read(NamespaceRef, Extent),
+    /// A device, with the buffer as it is.
+    Submit(NamespaceRef, Op),
+    /// The device's answer to either.
+    InDevice { read: Option<u32> },
+    /// Something that may never happen.
+    Held,
+    /// The transport's last word.
+    Completed,
+}
+
+impl<B> Work<B> {
+    pub(super) fn new() -> Self {
+        Self {
+            sqe: Sqe::new(0, Cid(0)),
+            ticket: None,
+            buffer: None,
+            plan: Plan::Idle,
+            data_len: 0,
+            cursor: 0,
+            next: NIL,
+        }
+    }
+}
+
+impl<B> Link for Work<B> {
+    fn next(&mut self) -> &mut u16 {
+        &mut self.next
+    }
+}
+
+/// What a command does first.
+pub(super) enum Decision {
+    Reply(Reply),
+    Disconnect(Reply),
+    Held,
+    /// Bytes from the host; `exact`: its descriptor must say just that many.
+    Fetch {
+        len: u32,
+        exact: bool,
+    },
+    Respond(u32),
+    Read(NamespaceRef, Extent),
+    Submit(NamespaceRef, Op),
+}
+
+impl From<First> for Decision {
+    fn from(first: First) -> Self {
+        match first {
+            First::Reply(status) => Self::Reply(Reply::status(status)),
+            First::Fetch { len, exact } => Self::Fetch { len, exact },
+            First::Read(namespace, extent) => Self::Read(namespace, extent),
+            First::Submit(namespace, op) => Self::Submit(namespace, op),
+        }
+    }
+}
+
+/// Fabrics commands on an I/O queue (NVMe Base 2.0, section 6).
+pub(super) fn io_fabrics(sqe: &Sqe) -> Decision {
+    match sqe.fctype() {
+        Fctype::Disconnect => Decision::Disconnect(Reply::SUCCESS),
+        Fctype::Connect => {
+            Decision::Reply(Reply::status(Status::COMMAND_SEQUENCE_ERROR.with_dnr()))
+        }
+        _ => Decision::Reply(Reply::status(Status::INVALID_OPCODE.with_dnr())),
+    }
+}
+
+/// Which way a command's data goes, and whether its descriptor must say just
+/// how much, or may say more.
+#[derive(Clone, Copy)]
+pub(super) enum Data {
+    FromHost { exact: bool },
+    ToHost { exact: bool },
+}
+
+/// Whether the command's descriptor covers the `len` bytes that it moves.
+pub(super) fn transfer(
+    sqe: &Sqe,
+    len: u32,
+    data: Data,
+    transport: &impl Transport,
+) -> Result<(), Status> {
+    let sgl = sqe.sgl();
+    let (to_host, exact) = match data {
+        Data::FromHost { exact } => (false, exact),
+        Data::ToHost { exact } => (true, exact),
+    };
+    let fits = if exact {
+        sgl.data_len() == len
+    } else {
+        sgl.data_len() >= len
+    };
+    if !transport.accepts(&sgl, to_host) {
+        Err(Status::SGL_DESCRIPTOR_TYPE_INVALID.with_dnr())
+    } else if !fits {
+        Err(Status::SGL_DATA_LENGTH_INVALID.with_dnr())
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether the command has a buffer, now or already.
+pub(super) fn hold_buffer<E: Backend>(work: &mut Work<E::Buffer>, len: u32, env: &mut E) -> bool {
+    if work.buffer.is_none() {
+        work.buffer = env.take_buffer(len, BufferUse::Transfer);
+    }
+    work.buffer.is_some()
+}
+
+/// What a host is told of a device's failure.
+pub(super) const fn media_status(error: MediaError) -> Status {
+    match error {
+        MediaError::Read => Status::UNRECOVERED_READ_ERROR,
+        MediaError::Write => Status::WRITE_FAULT,
+        MediaError::Miscompare => Status::COMPARE_FAILURE,
+        MediaError::Full => Status::CAPACITY_EXCEEDED,
+        MediaError::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED,
+        MediaError::Unsupported => Status::INVALID_OPCODE,
+        MediaError::NotReady => Status::NAMESPACE_NOT_READY,
+    }
+}
