@@ -4,6 +4,7 @@ use core::fmt;
 use super::{bit, bits, dwords, flags, join};
 use crate::wire::ids::Nsid;
 use crate::wire::macros::{enum_bits, open_enum};
+use crate::wire::reservation::ReservationType;
 use crate::wire::sqe::{IoOpcode, Sqe};
 
 pub use crate::wire::range::{CopyRange, DsmRange};
@@ -255,7 +256,7 @@ pub struct ReservationAcquire {
     /// Ignore Existing Key.
     pub iekey: bool,
     /// Reservation Type.
-    pub rtype: u8,
+    pub rtype: ReservationType,
 }
 
 /// Reservation Release (NVMe Base 2.0, section 7.4).
@@ -269,7 +270,7 @@ pub struct ReservationRelease {
     /// Ignore Existing Key.
     pub iekey: bool,
     /// Reservation Type.
-    pub rtype: u8,
+    pub rtype: ReservationType,
 }
 
 impl IoCommand {
@@ -449,14 +450,14 @@ impl fmt::Display for IoCommand {
                 let ReservationAcquire {
                     nsid, racqa, rtype, ..
                 } = acquire;
-                write!(f, " nsid {nsid} {racqa} rtype {rtype}")?;
+                write!(f, " nsid {nsid} {racqa}, {rtype}")?;
                 flags(f, &[(acquire.iekey, "iekey")])
             }
             Self::ReservationRelease(release) => {
                 let ReservationRelease {
                     nsid, rrela, rtype, ..
                 } = release;
-                write!(f, " nsid {nsid} {rrela} rtype {rtype}")?;
+                write!(f, " nsid {nsid} {rrela}, {rtype}")?;
                 flags(f, &[(release.iekey, "iekey")])
             }
             Self::Other(_) => Ok(()),
@@ -633,7 +634,7 @@ mod tests {
                 nsid: Nsid(0),
                 racqa: AcquireAction::Preempt,
                 iekey: false,
-                rtype: 5,
+                rtype: ReservationType::WriteExclusiveAll,
             })
         );
         let release = sqe(&[(0, &[0x15]), (40, &[0x09, 0x01])]);
@@ -643,7 +644,7 @@ mod tests {
                 nsid: Nsid(0),
                 rrela: ReleaseAction::Clear,
                 iekey: true,
-                rtype: 1,
+                rtype: ReservationType::WriteExclusive,
             })
         );
         for (numd, len) in [([0; 4], 4), ([1, 0, 0, 0], 8), ([0xFF; 4], 1 << 34)] {

@@ -1,5 +1,5 @@
 //! DH-HMAC-CHAP: the messages that Authentication Send and Authentication
-//! Receive carry (NVMe Base 2.1, section 8.3.5.5).
+//! Receive carry (NVMe Base 2.0, section 8.13.5).
 //!
 //! Every length that a message names is checked against the bytes it came in:
 //! the Transfer Length of Authentication Send, the Allocation Length of

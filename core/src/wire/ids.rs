@@ -3,6 +3,8 @@
 use core::fmt;
 use core::str::FromStr;
 
+use super::text::UuidText;
+
 macro_rules! id {
     ($(#[$meta:meta])* $Name:ident($int:ty) $({ $($value:literal => $text:literal),* })?) => {
         $(#[$meta])*
@@ -171,15 +173,7 @@ pub struct HostId(pub [u8; 16]);
 
 impl fmt::Display for HostId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, byte) in self.0.iter().enumerate() {
-            f.write_str(if matches!(index, 4 | 6 | 8 | 10) {
-                "-"
-            } else {
-                ""
-            })?;
-            write!(f, "{byte:02x}")?;
-        }
-        Ok(())
+        UuidText(&self.0).fmt(f)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reservations: the data of Reservation Register, Acquire, Release and
-//! Report (NVMe Base 2.1, sections 7.6 to 7.9 and 8.1.24). The fields of the
-//! commands themselves are in [`command`](crate::command).
+//! Report (NVMe Base 2.0, sections 7.2 to 7.5 and 8.19). The fields of the
+//! commands themselves are in [`command::io`](crate::command::io).
 use core::fmt;
 
 use zerocopy::little_endian::{U16, U32, U64};

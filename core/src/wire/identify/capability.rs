@@ -314,6 +314,7 @@ flags! {
 
 /// Sizes of a queue's entries as powers of two of bytes (SQES, CQES).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct QueueEntrySizes {
     /// Required entry size, log2 of bytes (bits 3:0).
     pub min: u8,
@@ -333,6 +334,12 @@ impl QueueEntrySizes {
     /// Packs both; only their low 4 bits count.
     pub const fn raw(self) -> u8 {
         (self.max << 4) | (self.min & 0x0f)
+    }
+}
+
+impl core::fmt::Display for QueueEntrySizes {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "2^{}..2^{} B", self.min, self.max)
     }
 }
 

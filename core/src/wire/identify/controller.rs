@@ -431,9 +431,11 @@ impl Tree for IdentifyController {
             dsto, fwug, kas = "{} x 100 ms", hctma, mntmt = "{} K", mxtmt = "{} K", sanicap,
             hmminds = "{} x 4 KiB", hmmaxd, nsetidmax, endgidmax, anatt = "{} s", anacap,
             anagrpmax, nanagrpid, pels = "{} x 64 KiB", domainid, kpioc, mptfawr = "{} x 100 ms",
-            megcap, tmpthha = "{:#x}", cqt = "{} ms", sqes = "{:#04x}", cqes = "{:#04x}", maxcmd,
-            nn, oncs, fuses, fna, vwc,
+            megcap, tmpthha = "{:#x}", cqt = "{} ms",
         )?;
+        out.field("sqes", self.sq_entry_sizes())?;
+        out.field("cqes", self.cq_entry_sizes())?;
+        show!(out, self: maxcmd, nn, oncs, fuses, fna, vwc)?;
         out.field("awun", self.atomic_write_unit())?;
         out.field("awupf", self.atomic_write_unit_power_fail())?;
         show!(out, self: icsvscc, nwpc)?;
@@ -468,7 +470,9 @@ impl defmt::Format for IdentifyController {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::format;
+    use std::vec::Vec;
 
     use super::*;
 
@@ -580,19 +584,25 @@ mod tests {
 
     #[test]
     fn tree_names_every_field_once() {
-        let tree = format!("{}", with(&[(73, &[0x38, 0x25, 0x00]), (525, &[7])]).tree());
+        let changes: [(usize, &[u8]); 3] = [(73, &[0x38, 0x25, 0]), (512, &[0x66]), (525, &[7])];
+        let tree = format!("{}", with(&changes).tree());
+        let lines: Vec<_> = tree.lines().filter(|line| !line.starts_with(' ')).collect();
+        let names: BTreeSet<_> = lines
+            .iter()
+            .filter_map(|line| line.split(':').next())
+            .collect();
+        assert_eq!(names.len(), lines.len());
+        // The fields of the figure without the vendor's, and `ps 0` for `psd`.
+        assert_eq!(lines.len(), 108);
         for line in [
             "ieee: 002538",
             "acl: 1",
+            "sqes: 2^6..2^6 B",
             "vwc: 0x7 VWCP",
             "ioccsz: 0 x 16 B",
             "ps 0:",
         ] {
-            assert_eq!(
-                tree.lines().filter(|&found| found == line).count(),
-                1,
-                "{line}"
-            );
+            assert!(lines.contains(&line), "{line}");
         }
     }
 }

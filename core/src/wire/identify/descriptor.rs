@@ -228,12 +228,7 @@ impl defmt::Format for NamespaceDescriptor<'_> {
     }
 }
 
-#[cfg(feature = "defmt")]
-impl defmt::Format for DescriptorError {
-    fn format(&self, f: defmt::Formatter<'_>) {
-        defmt::write!(f, "{}", defmt::Display2Format(self));
-    }
-}
+defmt_as_display!(DescriptorError, Descriptors<'_>);
 
 #[cfg(test)]
 mod tests {

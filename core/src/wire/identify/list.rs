@@ -85,7 +85,8 @@ impl ControllerList {
 
 /// Identify I/O Command Set: combinations of command sets that can be
 /// enabled together; the index of one is what the I/O Command Set Profile
-/// feature takes (NVMe Base 2.1, section 5.1.13.2.19).
+/// feature takes (NVMe Base 2.1, figure "Identify I/O Command Set Data
+/// Structure").
 #[derive(Clone, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(transparent)]
 pub struct CommandSetCombinations {

@@ -297,7 +297,7 @@ flags! {
     /// Formatted LBA Size, byte 26.
     pub struct Flbas: u8 {
         /// Metadata follows the data of each block.
-        const FLBAS_EXTENDED = 1 << 4;
+        const MSET = 1 << 4;
     }
 }
 
@@ -653,12 +653,9 @@ mod tests {
         ] {
             assert_eq!(Flbas::from_bits(raw).format_index(), index);
         }
-        assert_eq!(Flbas::FLBAS_EXTENDED.with_format_index(0).bits(), 0x10);
-        assert_eq!(Flbas::FLBAS_EXTENDED.with_format_index(1).bits(), 0x11);
-        assert_eq!(
-            Flbas::FLBAS_EXTENDED.with_format_index(u8::MAX).bits(),
-            0x7f
-        );
+        assert_eq!(Flbas::MSET.with_format_index(0).bits(), 0x10);
+        assert_eq!(Flbas::MSET.with_format_index(1).bits(), 0x11);
+        assert_eq!(Flbas::MSET.with_format_index(u8::MAX).bits(), 0x7f);
         assert_eq!(with(&[(25, &[15]), (26, &[0x61])]).format_index(), 1);
         assert_eq!(with(&[(25, &[16]), (26, &[0x21])]).format_index(), 17);
         assert_eq!(with(&[(25, &[16]), (26, &[0x21])]).format(), None);

@@ -3,6 +3,7 @@
 use core::fmt;
 
 use super::LogId;
+use crate::wire::tree::{Tree, TreeWriter};
 
 /// An event, and the log page that tells more and whose reading clears it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,6 +164,13 @@ impl fmt::Display for AsyncEventKind {
 impl fmt::Display for AsyncEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, log page {:02x}h", self.kind, self.lid.code())
+    }
+}
+
+impl Tree for AsyncEvent {
+    fn fields(&self, out: &mut TreeWriter<'_>) -> fmt::Result {
+        out.field("event", self.kind)?;
+        out.field("lid", self.lid)
     }
 }
 
