@@ -1,0 +1,211 @@
+//! What a worker has, and what of it a connection's machine sees.
+use std::sync::Arc;
+
+use nvmf_core::block::{Request, Submit};
+use nvmf_core::target::{
+    Backend, BufferUse, Env, HostIdentity, Limits, Listener, NamespaceRef, RegistryError,
+};
+use nvmf_core::time::Instant;
+use nvmf_core::wire::ids::{Cntlid, Qid};
+
+use super::buffer::{Buffer, BufferPool};
+use super::catalog::{OwnedCatalog, OwnedListener};
+use super::devices::Devices;
+use super::outbox::Outbox;
+use super::placement::ControllerKey;
+use super::shared::{Controller, Shared};
+use super::slots::Key;
+
+/// A worker's own, apart from its connections.
+pub(super) struct Local {
+    pub(super) shared: Arc<Shared>,
+    /// Index of the worker.
+    pub(super) worker: usize,
+    pub(super) pool: BufferPool,
+    pub(super) devices: Devices,
+    /// When this turn of the loop began.
+    pub(super) now: Instant,
+    /// A buffer or room in a device became free: connections that wait may try again.
+    pub(super) freed: bool,
+    /// Controllers of which other queues, here, must look.
+    pub(super) changed: Vec<Controller>,
+    /// Empty ones, for connections that have something to say.
+    pub(super) outboxes: Vec<Outbox>,
+}
+
+/// Outboxes that a worker keeps. More are needed only while several hosts do not read.
+const OUTBOXES: usize = 16;
+
+impl Local {
+    pub(super) fn spare_outbox(&mut self) -> Outbox {
+        self.outboxes.pop().unwrap_or_default()
+    }
+
+    pub(super) fn keep_outbox(&mut self, mut outbox: Outbox) {
+        if self.outboxes.len() < OUTBOXES {
+            outbox.clear();
+            self.outboxes.push(outbox);
+        }
+    }
+}
+
+/// A connection's entry in the books, apart from its machine.
+pub(super) struct Account {
+    /// Its name in this worker.
+    pub(super) key: Key,
+    /// Where it came in.
+    pub(super) listener: OwnedListener,
+    /// Bytes of buffers it has.
+    pub(super) buffers: usize,
+    /// Operations of its commands that devices are doing.
+    pub(super) in_devices: usize,
+    /// The controller it belongs to.
+    pub(super) controller: Option<Controller>,
+    /// That controller, if this is one of its I/O queues and was not placed yet.
+    pub(super) to_place: Option<ControllerKey>,
+    /// What it was placed for.
+    pub(super) placed: Option<ControllerKey>,
+}
+
+/// The surroundings of one connection's machine.
+pub(super) struct Surroundings<'a> {
+    pub(super) local: &'a mut Local,
+    pub(super) account: &'a mut Account,
+}
+
+/// A device operation's tag is the command's slot, with the connection's key above it.
+const SLOT_BITS: u32 = 16;
+
+/// The parts of a tag.
+pub(super) fn split_tag(tag: u64) -> (Key, u64) {
+    let slot = tag & ((1 << SLOT_BITS) - 1);
+    (Key::from_u64(tag >> SLOT_BITS), slot)
+}
+
+impl Env for Surroundings<'_> {
+    type Controller = Controller;
+    type Catalog = OwnedCatalog;
+
+    fn catalog(&self) -> &OwnedCatalog {
+        &self.local.shared.catalog
+    }
+
+    fn limits(&self) -> Limits {
+        self.local.shared.limits
+    }
+
+    fn local_listener(&self) -> Listener<'_> {
+        self.account.listener.borrow()
+    }
+
+    fn create_controller(
+        &mut self,
+        subsystem: usize,
+        host: &HostIdentity,
+        _: Cntlid,
+    ) -> Result<Controller, RegistryError> {
+        let controller = self.local.shared.create_controller(subsystem, host)?;
+        self.account.controller = Some(Arc::clone(&controller));
+        Ok(controller)
+    }
+
+    fn join_controller(
+        &mut self,
+        subsystem: usize,
+        host: &HostIdentity,
+        cntlid: Cntlid,
+        qid: Qid,
+    ) -> Result<Controller, RegistryError> {
+        let controller = self
+            .local
+            .shared
+            .controllers()
+            .join(subsystem, host, cntlid, qid)
+            .cloned()?;
+        self.account.controller = Some(Arc::clone(&controller));
+        self.account.to_place = Some((subsystem, cntlid));
+        Ok(controller)
+    }
+
+    fn leave_controller(&mut self, controller: &Controller, qid: Qid) {
+        self.local.shared.leave_controller(controller, qid);
+        self.account.controller = None;
+        if qid.is_admin() {
+            self.controller_changed(controller);
+        }
+    }
+
+    fn controller_changed(&mut self, controller: &Controller) {
+        self.local
+            .shared
+            .controller_changed(controller, self.local.worker);
+        self.local.changed.push(Arc::clone(controller));
+    }
+
+    fn now(&self) -> Instant {
+        self.local.now
+    }
+}
+
+impl Backend for Surroundings<'_> {
+    type Buffer = Buffer;
+
+    fn take_buffer(&mut self, len: u32, purpose: BufferUse) -> Option<Buffer> {
+        let len = len as usize;
+        // A connection without buffers always gets one, so every command is
+        // served in the end, whatever other connections hold on to.
+        if purpose == BufferUse::Transfer && self.account.buffers > 0 {
+            let limit = per_connection(&self.local.shared.limits);
+            if self.account.buffers + len > limit
+                || self.local.pool.outstanding() + len > self.local.shared.buffers
+            {
+                return None;
+            }
+        }
+        let buffer = self.local.pool.take(len);
+        self.account.buffers += buffer.capacity();
+        Some(buffer)
+    }
+
+    fn give_buffer(&mut self, buffer: Buffer) {
+        self.account.buffers = self.account.buffers.saturating_sub(buffer.capacity());
+        self.local.pool.give(buffer);
+        self.local.freed = true;
+    }
+
+    fn submit(&mut self, namespace: NamespaceRef, mut request: Request<Buffer>) -> Submit<Buffer> {
+        request.tag |= self.account.key.get() << SLOT_BITS;
+        let mut outcome = self.local.devices.submit(namespace, request);
+        match &mut outcome {
+            Submit::Done(completion) => completion.tag = split_tag(completion.tag).1,
+            Submit::Pending => self.account.in_devices += 1,
+            Submit::Busy(request) => request.tag = split_tag(request.tag).1,
+        }
+        outcome
+    }
+
+    fn lends(&self, namespace: NamespaceRef) -> bool {
+        self.local.devices.lends(namespace)
+    }
+}
+
+/// Bytes of buffers that a connection may have, as far as it can choose.
+fn per_connection(limits: &Limits) -> usize {
+    const ENOUGH_TO_STREAM: usize = 4 << 20;
+    ENOUGH_TO_STREAM.max(limits.transfer as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::std::slots::Slots;
+
+    #[test]
+    fn a_tag_names_connection_and_slot() {
+        let mut connections = Slots::new();
+        connections.insert(|_| ());
+        let key = connections.insert(|_| ()).unwrap();
+        let tag = key.get() << SLOT_BITS | 0xFFFF;
+        assert_eq!(split_tag(tag), (key, 0xFFFF));
+    }
+}

@@ -1,0 +1,419 @@
+//! What a connection has to say, gathered from heads of ours, buffers of
+//! commands and memory of devices, and said with few system calls.
+//!
+//! An outbox is filled from the machine once, then written until it is empty.
+//! While it is not, the machine is not asked for more: a peer that does not
+//! read makes nothing grow. Payload stays where it is, so its command's slot
+//! is kept until the command's last byte is written.
+use nvmf_core::digest::Crc32c;
+use nvmf_core::target::NamespaceRef;
+use nvmf_core::tcp::target::Transmit;
+use nvmf_core::tcp::tx::MAX_HEAD;
+use nvmf_core::{Place, SlotId, Source};
+
+use super::connection::Machine;
+use super::devices::Devices;
+use super::gather::Gather;
+
+/// Parts that one system call takes.
+const PARTS: usize = 64;
+/// Parts that a PDU may add: head, payload, data digest.
+const PARTS_OF_A_PDU: usize = 3;
+/// When there is this much to write, in bytes, nothing is added.
+const ENOUGH: usize = 512 * 1024;
+
+/// A machine, as far as an outbox is concerned.
+pub(super) trait Speaker {
+    /// Writes the head of the next PDU and tells what follows it.
+    fn poll_transmit(&mut self, head: &mut [u8; MAX_HEAD]) -> Option<Transmit>;
+
+    /// The bytes of a command's buffer.
+    fn payload(&self, place: &Place) -> &[u8];
+}
+
+impl Speaker for Machine {
+    fn poll_transmit(&mut self, head: &mut [u8; MAX_HEAD]) -> Option<Transmit> {
+        Self::poll_transmit(self, head)
+    }
+
+    fn payload(&self, place: &Place) -> &[u8] {
+        Self::payload(self, place)
+    }
+}
+
+/// PDUs on their way to a socket.
+#[derive(Default)]
+pub(super) struct Outbox {
+    /// Heads and data digests.
+    bytes: Vec<u8>,
+    parts: Vec<Part>,
+    /// Where in the whole each command's last byte is, and whose it is.
+    ends: Vec<(usize, SlotId)>,
+    /// How many of `parts` and of `ends` are done with.
+    parts_done: usize,
+    ends_done: usize,
+    /// Bytes in all, and bytes written.
+    len: usize,
+    written: usize,
+}
+
+struct Part {
+    place: PartPlace,
+    /// Where in the whole it ends.
+    end: usize,
+}
+
+enum PartPlace {
+    /// From here on in `bytes`.
+    Own(usize),
+    /// In a command's buffer.
+    Slot(Place),
+    /// In a device's memory.
+    Media(NamespaceRef, u64),
+}
+
+/// A device no longer lends what it said it would: there is nothing to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NotLent;
+
+impl Outbox {
+    /// Takes what the machine has to say, up to a bound. Only when empty.
+    pub(super) fn fill(&mut self, speaker: &mut impl Speaker, crc32c: Crc32c) {
+        let mut head = [0; MAX_HEAD];
+        while self.parts.len() + PARTS_OF_A_PDU <= PARTS && self.len < ENOUGH {
+            let Some(transmit) = speaker.poll_transmit(&mut head) else {
+                return;
+            };
+            self.own(&head[..transmit.head_len]);
+            match transmit.payload {
+                None => {}
+                Some(Source::Slot(place)) => {
+                    self.part(PartPlace::Slot(place), place.len as usize);
+                    if transmit.data_digest {
+                        let digest = crc32c(0, speaker.payload(&place));
+                        self.own(&digest.to_le_bytes());
+                    }
+                }
+                // Never with a data digest: the bytes could change after it was made.
+                Some(Source::Media {
+                    namespace,
+                    byte,
+                    len,
+                }) => self.part(PartPlace::Media(namespace, byte), len as usize),
+            }
+            if let Some(slot) = transmit.finishes {
+                self.ends.push((self.len, slot));
+            }
+        }
+    }
+
+    /// What is still to be written.
+    pub(super) fn gather<'a>(
+        &'a self,
+        speaker: &'a impl Speaker,
+        devices: &'a Devices,
+    ) -> Result<Gather<'a, PARTS>, NotLent> {
+        let mut gather = Gather::new();
+        let mut start = self.written;
+        let mut skip = self.written - self.start_of(self.parts_done);
+        for part in &self.parts[self.parts_done..] {
+            let len = part.end - start;
+            let fits = match part.place {
+                PartPlace::Own(at) => gather.push(&self.bytes[at + skip..][..len]),
+                PartPlace::Slot(place) => {
+                    gather.push(speaker.payload(&place).get(skip..).unwrap_or_default())
+                }
+                PartPlace::Media(namespace, byte) => {
+                    let lent = devices.lend(namespace, byte + skip as u64, len);
+                    gather.push_lent(lent.ok_or(NotLent)?)
+                }
+            };
+            if !fits {
+                break;
+            }
+            (start, skip) = (part.end, 0);
+        }
+        Ok(gather)
+    }
+
+    /// `len` more bytes were written.
+    pub(super) fn wrote(&mut self, len: usize) {
+        self.written += len;
+        while let Some(part) = self.parts.get(self.parts_done)
+            && part.end <= self.written
+        {
+            self.parts_done += 1;
+        }
+    }
+
+    /// The next command of which every byte is written.
+    pub(super) fn pop_sent(&mut self) -> Option<SlotId> {
+        let (end, slot) = *self.ends.get(self.ends_done)?;
+        if end > self.written {
+            return None;
+        }
+        self.ends_done += 1;
+        Some(slot)
+    }
+
+    /// Whether all is written.
+    pub(super) fn is_empty(&self) -> bool {
+        self.written == self.len
+    }
+
+    /// Forgets everything but its memory.
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.parts.clear();
+        self.ends.clear();
+        (self.parts_done, self.ends_done) = (0, 0);
+        (self.len, self.written) = (0, 0);
+    }
+
+    fn own(&mut self, bytes: &[u8]) {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        // Neighbours in memory that are neighbours in the stream are one part.
+        if let Some(last) = self.parts.last_mut()
+            && matches!(last.place, PartPlace::Own(_))
+        {
+            last.end += bytes.len();
+            self.len += bytes.len();
+        } else {
+            self.part(PartPlace::Own(at), bytes.len());
+        }
+    }
+
+    fn part(&mut self, place: PartPlace, len: usize) {
+        self.len += len;
+        self.parts.push(Part {
+            place,
+            end: self.len,
+        });
+    }
+
+    fn start_of(&self, index: usize) -> usize {
+        match index.checked_sub(1) {
+            Some(before) => self.parts[before].end,
+            None => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    use nvmf_core::block::{BlockDevice, Completion, Geometry, Request, Submit};
+    use nvmf_core::digest::portable;
+    use nvmf_core::wire::ids::{Nqn, Nsid};
+    use rustix::net::SendFlags;
+
+    use super::super::buffer::Buffer;
+    use super::super::catalog::Subsystem;
+    use super::super::device::{Device, Identity, Namespace};
+    use super::super::mapping::{Lent, Mapping};
+    use super::super::waker::Waker;
+    use super::*;
+
+    const MEDIA: NamespaceRef = NamespaceRef {
+        subsystem: 0,
+        nsid: Nsid(1),
+    };
+
+    /// A namespace that only lends.
+    #[derive(Clone)]
+    struct Lender(Arc<Mapping>);
+
+    impl Namespace for Lender {
+        fn geometry(&self) -> Geometry {
+            Geometry {
+                block_shift: 9,
+                blocks: self.0.len() as u64 >> 9,
+                read_only: true,
+                volatile_cache: false,
+                deallocate_zeroes: false,
+                optimal_blocks: 0,
+            }
+        }
+
+        fn identity(&self) -> Identity {
+            Identity {
+                uuid: [0; 16],
+                nguid: [0; 16],
+                eui64: [0; 8],
+            }
+        }
+
+        fn open(&self, _: &Waker) -> Box<dyn Device> {
+            Box::new(self.clone())
+        }
+    }
+
+    impl BlockDevice for Lender {
+        type Buffer = Buffer;
+
+        fn geometry(&self) -> Geometry {
+            Namespace::geometry(self)
+        }
+
+        fn submit(&mut self, request: Request<Buffer>) -> Submit<Buffer> {
+            Submit::Busy(request)
+        }
+
+        fn poll(&mut self) -> Option<Completion<Buffer>> {
+            None
+        }
+    }
+
+    impl Device for Lender {
+        fn lend(&self, byte: u64, len: usize) -> Option<Lent<'_>> {
+            self.0.lend(usize::try_from(byte).ok()?, len)
+        }
+    }
+
+    /// Says what it was told to.
+    struct Script {
+        pdus: Vec<(Vec<u8>, Transmit)>,
+        buffer: Vec<u8>,
+    }
+
+    impl Speaker for Script {
+        fn poll_transmit(&mut self, head: &mut [u8; MAX_HEAD]) -> Option<Transmit> {
+            if self.pdus.is_empty() {
+                return None;
+            }
+            let (bytes, transmit) = self.pdus.remove(0);
+            head[..bytes.len()].copy_from_slice(&bytes);
+            Some(transmit)
+        }
+
+        fn payload(&self, place: &Place) -> &[u8] {
+            &self.buffer[place.offset as usize..][..place.len as usize]
+        }
+    }
+
+    fn pdu(head: &[u8], payload: Option<Source>, finishes: Option<u16>) -> (Vec<u8>, Transmit) {
+        let transmit = Transmit {
+            head_len: head.len(),
+            payload,
+            data_digest: matches!(payload, Some(Source::Slot(_))),
+            finishes: finishes.map(SlotId),
+        };
+        (head.to_vec(), transmit)
+    }
+
+    fn script() -> (Script, Devices, Vec<u8>) {
+        let mapping = Mapping::new(8192).unwrap();
+        mapping.write(512, &[0xEE; 100]).unwrap();
+        let name: Nqn = "nqn.lender".parse().unwrap();
+        let subsystem = Subsystem::new(name).with(Lender(Arc::new(mapping)));
+        let devices = Devices::open(&[subsystem], &Waker::new().unwrap());
+        let buffer: Vec<u8> = (0..90).collect();
+        let in_slot = Source::Slot(Place {
+            slot: SlotId(3),
+            offset: 10,
+            len: 70,
+        });
+        let in_media = Source::Media {
+            namespace: MEDIA,
+            byte: 512,
+            len: 100,
+        };
+        let stream = [
+            b"first.second." as &[u8],
+            &buffer[10..80],
+            &portable(0, &buffer[10..80]).to_le_bytes(),
+            b"third.",
+            &[0xEE; 100],
+            b"fourth.",
+        ]
+        .concat();
+        let script = Script {
+            pdus: vec![
+                pdu(b"first.", None, Some(1)),
+                pdu(b"second.", Some(in_slot), Some(3)),
+                pdu(b"third.", Some(in_media), None),
+                pdu(b"fourth.", None, Some(2)),
+            ],
+            buffer,
+        };
+        (script, devices, stream)
+    }
+
+    /// The same stream comes out, and commands finish at the same places of it, no
+    /// matter how much the kernel takes at a time.
+    #[test]
+    fn partial_writes_change_nothing() {
+        for chunk in 1..=201 {
+            let (mut script, devices, stream) = script();
+            let mut outbox = Outbox::default();
+            outbox.fill(&mut script, portable);
+            let (mut got, mut finished) = (Vec::new(), Vec::new());
+            while !outbox.is_empty() {
+                let (ours, mut theirs) = UnixStream::pair().unwrap();
+                let offered = outbox
+                    .gather(&script, &devices)
+                    .unwrap()
+                    .send(&ours, SendFlags::empty())
+                    .unwrap();
+                drop(ours);
+                let mut rest = Vec::new();
+                theirs.read_to_end(&mut rest).unwrap();
+                assert_eq!(rest.len(), offered);
+                assert_eq!(got.len() + rest.len(), stream.len());
+                rest.truncate(chunk);
+                got.extend_from_slice(&rest);
+                outbox.wrote(rest.len());
+                while let Some(SlotId(slot)) = outbox.pop_sent() {
+                    finished.push((slot, got.len()));
+                }
+            }
+            assert_eq!(got, stream, "{chunk} bytes at a time");
+            let slots: Vec<u16> = finished.iter().map(|(slot, _)| *slot).collect();
+            assert_eq!(slots, [1, 3, 2]);
+            for ((_, at), end) in finished.iter().zip([6, 87, 200]) {
+                assert!((end..end + chunk).contains(at), "{finished:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn heads_share_a_part() {
+        let (mut script, devices, _) = script();
+        let mut outbox = Outbox::default();
+        outbox.fill(&mut script, portable);
+        // Two heads, data, digest and head, data, head.
+        let gather = outbox.gather(&script, &devices).unwrap();
+        assert_eq!(PARTS - gather.room(), 5);
+    }
+
+    #[test]
+    fn no_more_is_taken_than_fits() {
+        let (mut script, devices, _) = script();
+        script.pdus = (0..100u16)
+            .map(|slot| {
+                let place = Place {
+                    slot: SlotId(slot),
+                    offset: 0,
+                    len: 1,
+                };
+                pdu(b"head", Some(Source::Slot(place)), Some(slot))
+            })
+            .collect();
+        let mut outbox = Outbox::default();
+        outbox.fill(&mut script, portable);
+        let left = script.pdus.len();
+        assert!((60..100).contains(&left), "{left}");
+        let bytes = outbox.gather(&script, &devices).unwrap().bytes();
+        assert_eq!(bytes, (100 - left) * 9);
+        outbox.wrote((100 - left) * 9);
+        assert!(outbox.is_empty());
+        outbox.clear();
+        outbox.fill(&mut script, portable);
+        assert_eq!(outbox.pop_sent(), None);
+        assert!(!outbox.is_empty());
+    }
+}
