@@ -104,7 +104,7 @@ fn abort<C>(controller: &mut Controller<C>, Abort { sqid, cid }: Abort) -> Reply
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_env::{Handle, SUBNQN, TestEnv, enabled, sqe};
+    use super::super::test_env::{CC_ENABLE, Handle, SUBNQN, TestEnv, enabled, property_set, sqe};
     use super::*;
     use crate::wire::ids::Nqn;
 
@@ -165,5 +165,74 @@ mod tests {
         }
         let mut discovery = enabled(&mut env, Nqn::DISCOVERY);
         assert_eq!(abort(&mut discovery, &mut env, 0, 0), invalid);
+    }
+
+    /// Drives a controller with arbitrary commands: properties, admin commands
+    /// and their data, time, changes of the catalog.
+    fn storm(subnqn: &str, seed: u64) {
+        let mut env = TestEnv::new();
+        env.limits.transfer = 8192;
+        let mut controller = enabled(&mut env, subnqn);
+        let mut held = [false; 8];
+        let mut state = seed;
+        let mut random = || {
+            // Knuth's MMIX generator.
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            state >> 33
+        };
+        let opcodes = [0x02, 0x06, 0x08, 0x09, 0x0A, 0x0C, 0x18, 0x7F, 0x7F];
+        for round in 0..20_000 {
+            let mut bytes = [0; 64];
+            // Few bits set, so that many commands mean something.
+            bytes.iter_mut().skip(2).for_each(|byte| {
+                *byte = (random() & random() & random()).to_le_bytes()[0];
+            });
+            bytes[0] = opcodes[random() as usize % opcodes.len()];
+            if bytes[0] == 0x7F {
+                bytes[4] &= 0x07;
+                bytes[44..48].copy_from_slice(&[0x14, 0, 0, 0]);
+            }
+            if round % 50 == 0 {
+                controller.command(0, &property_set(0x14, 0, 0), &mut env);
+                controller.command(0, &property_set(0x14, 0, CC_ENABLE), &mut env);
+            }
+            let sqe = sqe(&[(0, &bytes)]);
+            let slot = held.iter().position(|held| !held).unwrap();
+            match controller.command(slot as u16, &sqe, &mut env) {
+                AdminStep::Reply(reply) => {
+                    assert!(reply.status.is_success() || reply.result == 0, "{sqe}");
+                }
+                AdminStep::Fetch { len } => {
+                    assert!(len <= env.limits.transfer);
+                    let data = std::vec![random() as u8; len as usize];
+                    controller.write_data(&sqe, &data, &mut env);
+                }
+                AdminStep::Respond { len } => {
+                    assert!(len <= env.limits.transfer);
+                    let mut out = std::vec![0; len as usize];
+                    controller.read_data(&sqe, &mut out, &mut env);
+                }
+                AdminStep::Held => held[slot] = true,
+                AdminStep::Disconnect(_) => unreachable!("not on an admin queue"),
+            }
+            env.advance(random() & 0x3F);
+            env.catalog.generation += random() & 1;
+            let _ = controller.handle_timeout(&mut env);
+            while let Some((slot, _)) = controller.poll_event(&mut env) {
+                let was_held = core::mem::take(&mut held[usize::from(slot)]);
+                assert!(was_held, "completed twice");
+            }
+            assert!(held.iter().filter(|held| **held).count() <= 4);
+        }
+    }
+
+    #[test]
+    fn no_command_makes_it_panic_or_complete_twice() {
+        for seed in 1..4 {
+            storm(SUBNQN, seed);
+            storm(Nqn::DISCOVERY, seed);
+        }
     }
 }

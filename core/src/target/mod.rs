@@ -165,7 +165,8 @@ pub struct Limits {
     pub io_queues: u16,
     /// In-capsule data of an I/O command, bytes (IOCCSZ = this / 16 + 4).
     pub inline_data: u32,
-    /// Bytes a command may move at most: a power of two, 4096 or more (MDTS).
+    /// Bytes a command may move at most: a power of two, 8192 or more (MDTS,
+    /// whose 0 is no limit).
     pub transfer: u32,
 }
 
