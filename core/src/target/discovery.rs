@@ -5,7 +5,7 @@
 //! [`LogWindow`] shows are made.
 use super::{Catalog, Env, Listener, Subsystem, SubsystemKind};
 use crate::wire::discovery::{
-    Adrfam, DiscoveryEntry, DiscoveryHeader, Eflags, RdmaCms, RdmaPrtype, RdmaQptype, Sectype,
+    DiscoveryEntry, DiscoveryHeader, Eflags, RdmaCms, RdmaPrtype, RdmaQptype, Sectype,
     SecureChannel, Subtype, Treq, Trtype, Tsas,
 };
 use crate::wire::ids::Nqn;
@@ -71,19 +71,16 @@ fn records<'a, E: Env>(
 }
 
 /// The listener as a host that came in by `local` reaches it: one that listens
-/// on every address is at the address the host used. An IPv6 wildcard takes
-/// IPv4 hosts as well, an IPv4 one no IPv6 hosts.
+/// on every address is at the address the host used, if that is of its family.
 fn reachable<'a>(listener: Listener<'a>, local: Listener<'a>) -> Option<Listener<'a>> {
     let wildcard = matches!(listener.traddr, "0.0.0.0" | "::");
-    match (wildcard, Adrfam::from(listener.adrfam)) {
-        (false, _) => Some(listener),
-        (true, Adrfam::Ipv4) if Adrfam::from(local.adrfam) != Adrfam::Ipv4 => None,
-        (true, _) => Some(Listener {
-            adrfam: local.adrfam,
-            traddr: local.traddr,
-            ..listener
-        }),
+    if !wildcard {
+        return Some(listener);
     }
+    (listener.adrfam == local.adrfam).then_some(Listener {
+        traddr: local.traddr,
+        ..listener
+    })
 }
 
 /// Whether the address has room in a record.
@@ -292,7 +289,6 @@ mod tests {
             seen[1..],
             [
                 format!("{disk} ipv4 192.0.2.7 4420"),
-                format!("{disk} ipv4 192.0.2.7 4421"),
                 format!("{disk} ipv4 192.0.2.1 4422"),
             ]
         );

@@ -216,8 +216,10 @@ impl Worker {
             .and_then(|()| Ok((socket.peer_addr()?, socket.local_addr()?)));
         let (peer, address) = match addresses {
             Ok(addresses) if self.stop_by.is_none() => addresses,
-            _ => {
-                // It is gone already, or soon would be.
+            outcome => {
+                if let Err(error) = outcome {
+                    tracing::debug!(%error, "a connection was gone before it was served");
+                }
                 self.local
                     .shared
                     .placement()
@@ -300,6 +302,9 @@ impl Worker {
         if connection.is_over() {
             let placed = connection.account.placed;
             self.connections.remove(key);
+            if self.connections.is_empty() {
+                self.local.pool.release();
+            }
             self.local
                 .shared
                 .placement()
