@@ -92,6 +92,10 @@ impl From<First> for Decision {
 /// Fabrics commands on an I/O queue (NVMe Base 2.0, section 6).
 pub(super) fn io_fabrics(sqe: &Sqe) -> Decision {
     match sqe.fctype() {
+        // 6.4: the only record format is 0.
+        Fctype::Disconnect if sqe.as_disconnect().recfmt.get() != 0 => {
+            Decision::Reply(Reply::status(Status::INCOMPATIBLE_FORMAT.with_dnr()))
+        }
         Fctype::Disconnect => Decision::Disconnect(Reply::SUCCESS),
         Fctype::Connect => {
             Decision::Reply(Reply::status(Status::COMMAND_SEQUENCE_ERROR.with_dnr()))
