@@ -1,0 +1,274 @@
+//! Connections that come and go, at every point of their lives, thousands of times.
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::bytes::pattern;
+use crate::common::Target;
+use crate::conn::{Conn, End, PATIENCE};
+use crate::host::{HOSTNQN, Host, Options, VS, host_with_queue, still_serves};
+use crate::pdu::{IcReq, R2T, Sqe, connect_data};
+
+/// Memory may differ by this much after thousands of connections, KiB.
+const SLACK_KIB: u64 = 4096;
+
+/// Runs `round` on so many threads, so often on each.
+fn storm(threads: u32, rounds: u32, round: impl Fn(u32) + Sync) {
+    thread::scope(|scope| {
+        for thread in 0..threads {
+            let round = &round;
+            scope.spawn(move || {
+                for index in 0..rounds {
+                    round(thread * rounds + index);
+                }
+            });
+        }
+    });
+}
+
+/// Runs `round` `warm_up` times, then `rounds` times, and compares memory and descriptors between.
+fn flat(target: &Target, warm_up: u32, rounds: u32, round: impl Fn(u32) + Sync) {
+    storm(4, warm_up / 4, &round);
+    still_serves(target);
+    let files = target.open_files();
+    let before = target.rss_kib();
+    storm(4, rounds / 4, &round);
+    still_serves(target);
+    target.settle(files);
+    let after = target.rss_kib();
+    assert!(
+        after <= before + SLACK_KIB,
+        "memory went from {before} KiB to {after} KiB in {rounds} rounds"
+    );
+}
+
+/// CVE-2025-38035: the socket was closed before anybody looked at it. 3,000 connections.
+#[test]
+fn cve_2025_38035_connect_and_reset() {
+    let target = Target::start(&[]);
+    flat(&target, 400, 3000, |_| Conn::tcp(target.addr).reset());
+}
+
+/// CVE-2026-46135: ICReq and gone. Scaled from 100,000 to 2,560 on 64 threads, reset or closed.
+#[test]
+fn cve_2026_46135_icreq_and_gone() {
+    let target = Target::start(&[]);
+    let icreq = IcReq::default().bytes();
+    storm(64, 40, |round| {
+        let mut conn = Conn::tcp(target.addr);
+        let _ = conn.try_send(&icreq);
+        if round % 4 != 0 {
+            conn.reset();
+        }
+    });
+    target.settle(target.open_files());
+    still_serves(&target);
+}
+
+/// CVE-2023-5178: the queue's set-up failed after its digests were set up, and it was freed twice.
+/// Scaled from 10,000 to 800 of each.
+#[test]
+fn cve_2023_5178_set_up_twice_or_in_part() {
+    let target = Target::start(&[]);
+    let ic = IcReq::digests(true, true);
+    let connect = Conn::open(target.addr, ic).framing.capsule(
+        &Sqe::connect(1, 0, 31, 0, 60_000),
+        &connect_data(1, 0xFFFF, &target.nqn, HOSTNQN),
+    );
+    flat(&target, 200, 1600, |round| {
+        let mut conn = Conn::tcp(target.addr);
+        if round % 2 == 0 {
+            let _ = conn.try_send(&[ic.bytes(), ic.bytes()].concat());
+            if round % 3 == 0 {
+                let _ = conn.try_read_pdu();
+            }
+        } else {
+            conn.initialize(ic);
+            let _ = conn.try_send(&connect[..500]);
+        }
+        conn.reset();
+    });
+}
+
+/// linux-nvme 2020-06-01: memory grew with every connect and disconnect. 1,000 controllers, each with an
+/// I/O queue and a little work; blktests nvme/031, nvme/061.
+#[test]
+fn a_thousand_controllers_come_and_go() {
+    let target = Target::start(&[]);
+    flat(&target, 200, 1000, |round| {
+        let options = Options::digests(round % 2 == 0, round % 4 < 2);
+        let (mut host, mut io) = host_with_queue(&target, &options);
+        let slba = u64::from(round % 64) * 16;
+        io.write_in_capsule(slba, &pattern(u64::from(round), 512));
+        io.read(slba, 512);
+        if round % 2 == 0 {
+            io.run(Sqe::fabrics(0x08, 0), &[]).ok();
+            host.set(crate::host::CC, crate::host::CC_ENABLE | 1 << 14)
+                .ok();
+        }
+        io.reset();
+        host.admin.reset();
+    });
+}
+
+/// 500 hosts lose their connection in the same moment and are back at once, each with two queues.
+#[test]
+fn a_reconnect_storm_is_served() {
+    let target = Target::start(&[]);
+    let lost: Vec<(Host, Conn)> = (0..250)
+        .map(|_| host_with_queue(&target, &Options::default()))
+        .collect();
+    for (host, io) in lost {
+        host.admin.reset();
+        io.reset();
+    }
+    let served = AtomicU32::new(0);
+    let start = Instant::now();
+    storm(10, 50, |round| {
+        let (host, mut io) = host_with_queue(&target, &Options::default());
+        io.read(u64::from(round), 512);
+        served.fetch_add(1, Ordering::Relaxed);
+        io.reset();
+        host.admin.reset();
+    });
+    assert_eq!(served.load(Ordering::Relaxed), 500);
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        start.elapsed()
+    );
+    still_serves(&target);
+}
+
+/// CVE-2026-23148, CVE-2023-53116: the connection went while its commands were being worked on. Queues
+/// of 128 entries, full of reads, of writes that wait, and of writes with their data.
+#[test]
+fn cve_2026_23148_disconnect_with_a_full_queue() {
+    let target = Target::start(&[]);
+    let mut host = Host::new(&target);
+    let mqes = u16::try_from(host.cap() & 0xFFFF).expect("16 bits");
+    drop(host);
+    let options = Options {
+        sqsize: mqes.min(127),
+        ..Options::default()
+    };
+    flat(&target, 20, 120, |round| {
+        let host = Host::new(&target);
+        let mut io = host.io(&target, 1, &options);
+        let mut burst = Vec::new();
+        for cid in 0..options.sqsize {
+            let slba = 4096 + u64::from(cid) * 64;
+            burst.extend(match (round + u32::from(cid)) % 3 {
+                0 => io.framing.capsule(&Sqe::read(cid, slba, 64), &[]),
+                1 => io.framing.capsule(&Sqe::write(cid, slba, 64), &[]),
+                _ => {
+                    let sqe = Sqe::write(cid, slba, 1).in_capsule(512);
+                    io.framing.capsule(&sqe, &[0xEE; 512])
+                }
+            });
+        }
+        let _ = io.try_send(&burst);
+        if round % 2 == 0 {
+            let _ = io.try_read_pdu();
+        }
+        if round % 4 < 2 {
+            io.reset();
+            host.admin.reset();
+        } else {
+            // The admin queue first, and politely.
+            drop(host);
+            drop(io);
+        }
+    });
+}
+
+/// CVE-2026-46304: tearing a controller down waited for itself. The admin queue goes while its I/O queues
+/// are busy; they are closed within 5 s.
+#[test]
+fn cve_2026_46304_admin_queue_goes_amid_io() {
+    let target = Target::start(&[]);
+    for round in 0..12 {
+        let host = Host::new(&target);
+        let queues: Vec<Conn> = (1..=3)
+            .map(|qid| host.io(&target, qid, &Options::default()))
+            .collect();
+        let gone = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let busy: Vec<_> = queues
+                .into_iter()
+                .map(|mut io| {
+                    let gone = &gone;
+                    scope.spawn(move || {
+                        let mut deadline = None;
+                        let mut cid = 0_u16;
+                        loop {
+                            cid = cid.wrapping_add(1);
+                            let read = io.framing.capsule(&Sqe::read(cid, 0, 8), &[]);
+                            if io.try_send(&read).is_err() {
+                                return;
+                            }
+                            loop {
+                                match io.try_read_pdu() {
+                                    Ok(pdu) if pdu.kind() == crate::pdu::CAPSULE_RESP => break,
+                                    Ok(_) => {}
+                                    Err(End::Closed) => return,
+                                    Err(End::Silent) => panic!("neither answered nor closed"),
+                                }
+                            }
+                            if gone.load(Ordering::Relaxed) {
+                                let end = *deadline.get_or_insert(Instant::now() + PATIENCE);
+                                assert!(Instant::now() < end, "still served without admin queue");
+                            }
+                        }
+                    })
+                })
+                .collect();
+            thread::sleep(Duration::from_millis(20));
+            if round % 2 == 0 {
+                host.admin.reset();
+            } else {
+                drop(host);
+            }
+            gone.store(true, Ordering::Relaxed);
+            for queue in busy {
+                queue.join().expect("a queue");
+            }
+        });
+    }
+    still_serves(&target);
+}
+
+/// A half-closed connection: the host sends no more but would still read.
+#[test]
+fn a_host_that_only_shuts_down_its_side() {
+    let target = Target::start(&[]);
+    let (mut host, mut io) = host_with_queue(&target, &Options::default());
+    io.start(&Sqe::write(5, 0, 8), &[]);
+    assert_eq!(io.read_pdu().kind(), R2T);
+    io.finish_sending();
+    io.expect_over(PATIENCE);
+    host.get(VS);
+    host.admin.finish_sending();
+    host.admin.expect_over(PATIENCE);
+    still_serves(&target);
+}
+
+/// spdk#2765, spdk#2281: shutdown hung on I/O that was stuck. A write waits for data that never comes, a
+/// reader does not read, a connection is half set up: SIGTERM ends the target all the same.
+#[test]
+fn spdk_2765_sigterm_with_stuck_io() {
+    let target = Target::start(&[]);
+    let (host, mut io) = host_with_queue(&target, &Options::default());
+    io.start(&Sqe::write(5, 0, 8), &[]);
+    assert_eq!(io.read_pdu().kind(), R2T);
+    let mut reader = host.io(&target, 2, &Options::default());
+    for cid in 0..31 {
+        reader.start(&Sqe::read(cid, 0, 128), &[]);
+    }
+    let mut half = Conn::tcp(target.addr);
+    half.send(&IcReq::default().bytes()[..64]);
+    assert!(
+        target.stop(Duration::from_secs(15)),
+        "SIGTERM was not enough"
+    );
+}
