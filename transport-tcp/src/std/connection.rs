@@ -163,9 +163,18 @@ impl Connection {
         machine.handle_timeout(&mut surroundings);
     }
 
-    /// Finishes what is under way, then closes.
-    pub(super) fn shut_down(&mut self) {
-        self.machine.shut_down();
+    /// Finishes what is under way, then closes. An admin queue closes only after
+    /// the I/O queues, which go with it; it is asked again when one left.
+    pub(super) fn shut_down(&mut self, local: &Local) {
+        let waits = match (&self.account.controller, self.machine.identity()) {
+            (Some(controller), Some(identity)) => {
+                identity.qid.is_admin() && local.shared.io_queues(controller) > 0
+            }
+            _ => false,
+        };
+        if !waits {
+            self.machine.shut_down();
+        }
     }
 
     /// Closes now, whatever is under way.

@@ -37,6 +37,12 @@ pub(super) struct Local {
 const OUTBOXES: usize = 16;
 
 impl Local {
+    /// Has the controller's queues look at it, here and on other workers.
+    fn tell_queues(&mut self, controller: &Controller) {
+        self.shared.controller_changed(controller, self.worker);
+        self.changed.push(Arc::clone(controller));
+    }
+
     pub(super) fn spare_outbox(&mut self) -> Outbox {
         self.outboxes.pop().unwrap_or_default()
     }
@@ -128,18 +134,16 @@ impl Env for Surroundings<'_> {
     }
 
     fn leave_controller(&mut self, controller: &Controller, qid: Qid) {
-        self.local.shared.leave_controller(controller, qid);
         self.account.controller = None;
-        if qid.is_admin() {
-            self.controller_changed(controller);
+        if self.local.shared.leave_controller(controller, qid) {
+            self.local.tell_queues(controller);
         }
     }
 
     fn controller_changed(&mut self, controller: &Controller) {
-        self.local
-            .shared
-            .controller_changed(controller, self.local.worker);
-        self.local.changed.push(Arc::clone(controller));
+        if self.local.shared.io_queues(controller) > 0 {
+            self.local.tell_queues(controller);
+        }
     }
 
     fn now(&self) -> Instant {

@@ -125,17 +125,15 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// I/O queues that the controller has. With the lock: a queue that joins or
+    /// leaves meanwhile sees all that this thread did before.
+    pub(super) fn io_queues(&self, controller: &Controller) -> u32 {
+        let _joined = self.controllers();
+        controller.io_queues()
+    }
+
     /// Has the controller's queues on all workers but `except` look at it.
     pub(super) fn controller_changed(&self, controller: &Controller, except: usize) {
-        // With the lock: a queue that is joining now is either counted, or comes
-        // after the change and is refused.
-        let io_queues = {
-            let _joined = self.controllers();
-            controller.io_queues()
-        };
-        if io_queues == 0 {
-            return;
-        }
         for (worker, mailbox) in self.mailboxes.iter().enumerate() {
             if worker != except {
                 mailbox.put(Message::ControllerChanged(Arc::clone(controller)));
@@ -143,8 +141,14 @@ impl Shared {
         }
     }
 
-    /// A queue and all its commands are gone.
-    pub(super) fn leave_controller(&self, controller: &Controller, qid: Qid) {
+    /// A queue and all its commands are gone. True if other queues must look.
+    pub(super) fn leave_controller(&self, controller: &Controller, qid: Qid) -> bool {
         self.controllers().leave(controller, qid);
+        if qid.is_admin() {
+            controller.io_queues() > 0
+        } else {
+            // While the target stops, the admin queue waits for the last of them.
+            self.is_stopping()
+        }
     }
 }

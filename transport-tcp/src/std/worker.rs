@@ -202,7 +202,7 @@ impl Worker {
                 let keys: Vec<Key> = self.connections.keys().collect();
                 for key in keys {
                     if let Some(connection) = self.connections.get_mut(key) {
-                        connection.shut_down();
+                        connection.shut_down(&self.local);
                     }
                     self.schedule(key);
                 }
@@ -247,7 +247,7 @@ impl Worker {
         if self.stop_by.is_some()
             && let Some(connection) = key.and_then(|key| self.connections.get_mut(key))
         {
-            connection.shut_down();
+            connection.shut_down(&self.local);
         }
         self.welcome(key);
     }
@@ -426,6 +426,9 @@ impl Worker {
         for key in keys {
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.controller_changed(&mut self.local);
+                if self.stop_by.is_some() {
+                    connection.shut_down(&self.local);
+                }
             }
             self.schedule(key);
         }
