@@ -16,7 +16,7 @@ const KEPT_LINES: usize = 60;
 /// A running `nvmf target`; dropping it ends it.
 pub(crate) struct Target {
     child: Mutex<Child>,
-    pid: u32,
+    pub(crate) pid: u32,
     /// Where it listens (its first listener).
     pub(crate) addr: SocketAddr,
     /// The subsystem it serves.
