@@ -6,6 +6,7 @@
 //! | [`tx`] | composes the heads of what is sent |
 //! | [`target`] | the controller's end of a connection: R2T, C2HData, CapsuleResp |
 //! | [`connection`] | that end joined to the NVMe it carries, for bindings to drive |
+//! | [`host`] | the host's end of a connection: H2CData, completions |
 //! | [`fatal`] | errors that end a connection (FES, FEI) |
 //!
 //! Sections cited are those of the NVMe/TCP Transport Specification 1.1.
@@ -17,6 +18,7 @@
 
 pub mod connection;
 pub mod fatal;
+pub mod host;
 pub mod rx;
 pub mod target;
 pub mod tx;

@@ -3,10 +3,10 @@
 use zerocopy::FromBytes;
 
 use super::fatal::Fatal;
-use crate::Place;
 use crate::bytes::copy_prefix;
 use crate::digest::Crc32c;
 use crate::wire::pdu::{CommonHeader, DIGEST_LEN, PduType, TermReq, flags, pda_alignment};
+use crate::{DataBuffers, Place};
 
 /// Where the next bytes of the stream belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,11 +172,48 @@ impl Framer {
         }
     }
 
+    /// Takes the next bytes of the stream, up to the first thing that ends with
+    /// them, and copies data to its place. Returns how many it took.
+    ///
+    /// # Errors
+    /// What is wrong with a header or its digest.
+    pub fn push(
+        &mut self,
+        bytes: &[u8],
+        buffers: &mut impl DataBuffers,
+    ) -> Result<(usize, Progress), Fatal> {
+        let mut rest = bytes;
+        let mut progress = Progress::More;
+        while !rest.is_empty() && progress == Progress::More {
+            let need = self.need();
+            let len = match need {
+                Need::Scratch(len) => len,
+                Need::Payload(place) => place.len as usize,
+                Need::Skip(len) => len as usize,
+            };
+            let (piece, after) = rest.split_at(len.min(rest.len()));
+            rest = after;
+            progress = match need {
+                Need::Scratch(_) => self.scratch(piece)?,
+                Need::Skip(_) if self.in_padding() => {
+                    self.padding(u32::try_from(piece.len()).unwrap_or(u32::MAX));
+                    Progress::More
+                }
+                Need::Skip(_) => self.data(piece),
+                Need::Payload(place) => {
+                    copy_prefix(buffers.place(place), piece);
+                    self.data(piece)
+                }
+            };
+        }
+        Ok((bytes.len().saturating_sub(rest.len()), progress))
+    }
+
     /// Takes bytes that [`Need::Scratch`] asked for: `bytes` is no longer than that.
     ///
     /// # Errors
     /// What is wrong with the header or its digest.
-    pub fn scratch(&mut self, bytes: &[u8]) -> Result<Progress, Fatal> {
+    fn scratch(&mut self, bytes: &[u8]) -> Result<Progress, Fatal> {
         let target = match self.stage {
             Stage::Common | Stage::Header => self.header.get_mut(self.have..),
             Stage::HeaderDigest | Stage::DataDigest => self.digest.get_mut(self.have..),
@@ -242,7 +279,7 @@ impl Framer {
     }
 
     /// `len` bytes of padding passed.
-    pub fn padding(&mut self, len: u32) {
+    fn padding(&mut self, len: u32) {
         self.pad = self.pad.saturating_sub(len);
         if self.pad == 0 {
             self.stage = Stage::Data;
@@ -250,8 +287,7 @@ impl Framer {
     }
 
     /// Whether the next bytes are padding, for which [`Need::Skip`] asked.
-    #[must_use]
-    pub fn in_padding(&self) -> bool {
+    fn in_padding(&self) -> bool {
         self.stage == Stage::Pad
     }
 

@@ -2,12 +2,9 @@
 //! by R2T, sent by C2HData, completed by CapsuleResp.
 use core::time::Duration;
 
-use zerocopy::FromBytes;
-
 use super::fatal::Fatal;
 use super::rx::{Digests, End, Framed, Framer, Need, Progress};
 use super::tx::{Dress, MAX_HEAD};
-use crate::bytes::copy_prefix;
 use crate::digest::Crc32c;
 use crate::storage::{Fifo, Link, NIL, Storage};
 use crate::target::ADMIN_INLINE_DATA;
@@ -15,8 +12,7 @@ use crate::time::Instant;
 use crate::wire::cqe::Cqe;
 use crate::wire::ids::Cid;
 use crate::wire::pdu::{
-    CapsuleCmd, CapsuleResp, CommonHeader, DataPdu, IcReq, IcResp, PDA_MAX, PduType, R2t, TermReq,
-    dgst, flags,
+    CapsuleCmd, CapsuleResp, DataPdu, IcReq, IcResp, PDA_MAX, PduType, R2t, TermReq, dgst, flags,
 };
 use crate::wire::sgl::Sgl;
 use crate::wire::sqe::Sqe;
@@ -137,6 +133,13 @@ enum Phase {
     Ended,
 }
 
+impl Phase {
+    /// What comes is not read any more.
+    const fn is_over(self) -> bool {
+        matches!(self, Self::Terminating(_) | Self::Ended)
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Arriving {
     Command {
@@ -243,10 +246,10 @@ impl<S: Storage> TargetQueue<S> {
     /// Where the next bytes of the stream belong.
     #[must_use]
     pub fn need(&self) -> Need {
-        match self.link.phase {
-            Phase::Terminating(_) | Phase::Ended => Need::Skip(u32::MAX),
-            _ => self.link.rx.need(),
+        if self.link.phase.is_over() {
+            return Need::Skip(u32::MAX);
         }
+        self.link.rx.need()
     }
 
     /// Takes the next bytes of the stream, up to the first event or fault.
@@ -261,77 +264,42 @@ impl<S: Storage> TargetQueue<S> {
         buffers: &mut impl DataBuffers,
         now: Instant,
     ) -> Result<(usize, Option<Event>), Fatal> {
-        let mut rest = bytes;
+        let mut used = 0;
         let mut outcome = Ok(None);
-        while !rest.is_empty() && matches!(outcome, Ok(None)) {
-            let n = match self.need() {
-                Need::Scratch(n) => n,
-                Need::Payload(place) => place.len as usize,
-                Need::Skip(n) => n as usize,
-            };
-            let (piece, after) = rest.split_at(n.min(rest.len()));
-            rest = after;
-            outcome = match self.need() {
-                Need::Scratch(_) => self.scratch(piece, buffers, now),
-                Need::Skip(_) => Ok(self.skip(piece)),
-                Need::Payload(place) => {
-                    copy_prefix(buffers.place(place), piece);
-                    Ok(self.placed(piece))
-                }
-            };
+        while let Some(rest) = bytes.get(used..)
+            && !rest.is_empty()
+            && matches!(outcome, Ok(None))
+        {
+            if self.link.phase.is_over() {
+                return Ok((bytes.len(), None));
+            }
+            outcome = self
+                .link
+                .rx
+                .push(rest, buffers)
+                .and_then(|(taken, progress)| {
+                    used = used.saturating_add(taken);
+                    self.link.progress(self.slots.as_mut(), progress, buffers)
+                });
         }
-        let used = bytes.len().saturating_sub(rest.len());
-        outcome.map(|event| (used, event))
+        match outcome {
+            // Section 3.5: a TermReq is never answered by another, be it malformed.
+            Err(fatal) if self.link.rx.in_term_req() => Ok((used, self.link.terminated(fatal))),
+            Err(fatal) => {
+                self.link.terminate(fatal, now);
+                Err(fatal)
+            }
+            Ok(event) => Ok((used, event)),
+        }
     }
 
     /// The bytes that [`Need::Payload`] asked for, or the first of them, are at
     /// their place: `bytes` are they, for the digest.
     pub fn placed(&mut self, bytes: &[u8]) -> Option<Event> {
         match self.link.rx.data(bytes) {
-            Progress::Data { intact } => self.data_end(intact),
+            Progress::Data { intact } => self.link.data_end(self.slots.as_mut(), intact),
             _ => None,
         }
-    }
-
-    fn skip(&mut self, bytes: &[u8]) -> Option<Event> {
-        if matches!(self.link.phase, Phase::Terminating(_) | Phase::Ended) {
-            return None;
-        }
-        if self.link.rx.in_padding() {
-            self.link
-                .rx
-                .padding(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
-            return None;
-        }
-        self.placed(bytes)
-    }
-
-    fn scratch(
-        &mut self,
-        bytes: &[u8],
-        buffers: &mut impl DataBuffers,
-        now: Instant,
-    ) -> Result<Option<Event>, Fatal> {
-        let slots = self.slots.as_mut();
-        let outcome = match self.link.rx.scratch(bytes) {
-            Ok(Progress::More) => Ok(None),
-            Ok(Progress::Header(framed)) => self.link.header(slots, framed, buffers),
-            Ok(Progress::Data { intact }) => Ok(self.data_end(intact)),
-            Err(fatal) => Err(fatal),
-        };
-        match outcome {
-            // Section 3.5: a TermReq is never answered by another, be it malformed.
-            Err(fatal) if self.link.rx.in_term_req() => Ok(self.link.terminated(fatal)),
-            Err(fatal) => {
-                self.link.terminate(fatal, now);
-                Err(fatal)
-            }
-            outcome => outcome,
-        }
-    }
-
-    fn data_end(&mut self, intact: bool) -> Option<Event> {
-        self.link.data_end(self.slots.as_mut(), intact)
     }
 
     /// Writes the head of the next PDU to send, and says what follows it.
@@ -438,19 +406,25 @@ impl Connection {
     }
 
     fn terminate(&mut self, fatal: Fatal, now: Instant) {
-        if !matches!(self.phase, Phase::Terminating(_) | Phase::Ended) {
+        if !self.phase.is_over() {
             self.phase = Phase::Terminating(fatal);
             self.deadline = Some(now.after(TERM_TIMEOUT));
         }
     }
 
-    /// A PDU's header is here and framed: what the PDU may be now, and where its data goes.
-    fn header(
+    /// Something ended with the bytes just taken. Of a header: what the PDU may
+    /// be now, and where its data goes.
+    fn progress(
         &mut self,
         slots: &mut [Slot],
-        framed: Framed,
+        progress: Progress,
         buffers: &mut impl DataBuffers,
     ) -> Result<Option<Event>, Fatal> {
+        let framed = match progress {
+            Progress::More => return Ok(None),
+            Progress::Data { intact } => return Ok(self.data_end(slots, intact)),
+            Progress::Header(framed) => framed,
+        };
         match framed.pdu_type {
             PduType::H2cTermReq => Ok(self.term_req(framed)),
             PduType::IcReq => self.ic_req().map(|()| None),
@@ -644,7 +618,12 @@ impl Connection {
             }
             Phase::Terminating(fatal) => {
                 self.phase = Phase::Ended;
-                Some(only_head(self.compose_term_req(fatal, head)))
+                Some(only_head(self.dress.term_req(
+                    head,
+                    PduType::C2hTermReq,
+                    fatal,
+                    self.rx.header(),
+                )))
             }
             Phase::Live => self.command_pdu(slots, head),
         }
@@ -659,30 +638,7 @@ impl Connection {
         if self.dress.digests.data {
             response.dgst |= dgst::DDGST;
         }
-        self.undressed().head(head, &response, 0)
-    }
-
-    /// Section 3.6.2.2: a TermReq quotes the header that was at fault.
-    fn compose_term_req(&self, fatal: Fatal, head: &mut [u8; MAX_HEAD]) -> usize {
-        let request = TermReq::new(PduType::C2hTermReq, fatal.fes, fatal.fei);
-        let len = self.undressed().head(head, &request, 0);
-        let quoted = self.rx.header();
-        copy_prefix(head.get_mut(len..).unwrap_or_default(), quoted);
-        let total = len.saturating_add(quoted.len()).min(MAX_HEAD);
-        if let Ok((common, _)) = CommonHeader::mut_from_prefix(head) {
-            common.plen.set(u32::try_from(total).unwrap_or(0));
-        }
-        total
-    }
-
-    const fn undressed(&self) -> Dress {
-        Dress {
-            digests: Digests {
-                header: false,
-                data: false,
-            },
-            ..self.dress
-        }
+        self.dress.undressed().head(head, &response, 0)
     }
 
     fn command_pdu(&mut self, slots: &mut [Slot], head: &mut [u8; MAX_HEAD]) -> Option<Transmit> {

@@ -1,10 +1,11 @@
 //! Composes the heads of what is sent: header, header digest, padding.
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::fatal::Fatal;
 use super::rx::Digests;
 use crate::bytes::copy_prefix;
 use crate::digest::Crc32c;
-use crate::wire::pdu::{CommonHeader, flags, pda_alignment};
+use crate::wire::pdu::{CommonHeader, PduType, TermReq, flags, pda_alignment};
 
 /// Bytes that the longest head takes: a TermReq that quotes a 128-byte header.
 pub const MAX_HEAD: usize = 152;
@@ -71,5 +72,31 @@ impl Dress {
             }
         }
         head
+    }
+
+    /// For the PDUs that never carry digests.
+    pub(super) fn undressed(&self) -> Self {
+        Self {
+            digests: Digests::default(),
+            ..*self
+        }
+    }
+
+    /// Section 3.6.2.3: a TermReq, without digests, that quotes the header at fault.
+    pub(super) fn term_req(
+        &self,
+        out: &mut [u8; MAX_HEAD],
+        pdu_type: PduType,
+        fatal: Fatal,
+        quoted: &[u8],
+    ) -> usize {
+        let request = TermReq::new(pdu_type, fatal.fes, fatal.fei);
+        let len = self.undressed().head(out, &request, 0);
+        copy_prefix(out.get_mut(len..).unwrap_or_default(), quoted);
+        let total = len.saturating_add(quoted.len()).min(MAX_HEAD);
+        if let Ok((common, _)) = CommonHeader::mut_from_prefix(out) {
+            common.plen.set(u32::try_from(total).unwrap_or(0));
+        }
+        total
     }
 }
