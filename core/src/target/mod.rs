@@ -43,7 +43,7 @@ pub mod logs;
 pub mod queue_pair;
 pub mod registry;
 #[cfg(test)]
-mod test_env;
+pub(crate) mod test_env;
 
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -181,7 +181,8 @@ pub struct ControllerState {
     pub subsystem: usize,
     /// CC.EN and CSTS.RDY, and not failed.
     ready: AtomicBool,
-    /// Counts resets, shutdowns and failures: an I/O queue of an earlier epoch must close.
+    /// Counts resets, shutdowns and failures: an I/O queue of an earlier epoch
+    /// begins no more commands, and must close.
     epoch: AtomicU32,
     /// A command arrived since the keep alive timer looked (TBKAS).
     traffic: AtomicBool,
@@ -203,7 +204,7 @@ impl ControllerState {
         }
     }
 
-    /// Whether I/O commands may run.
+    /// Whether I/O queues may join.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)

@@ -9,10 +9,10 @@ use super::connect::{Connected, Refusal, Role, connect};
 use super::controller::Controller;
 use super::registry::{Entry, Registry};
 use super::{
-    AdminStep, Catalog, ControllerState, Env, HostIdentity, Limits, Listener, Namespace,
-    RegistryError, Reply, Subsystem, SubsystemKind,
+    AdminStep, Backend, BufferUse, Catalog, ControllerState, Env, HostIdentity, Limits, Listener,
+    Namespace, NamespaceRef, RegistryError, Reply, Subsystem, SubsystemKind,
 };
-use crate::block::Geometry;
+use crate::block::{Geometry, MediaError, Request, Submit};
 use crate::time::Instant;
 use crate::wire::ids::{Cntlid, Nqn, Nsid, Qid};
 use crate::wire::sqe::Sqe;
@@ -98,6 +98,12 @@ pub(crate) struct TestEnv {
     pub(crate) registry: Registry<Handle, Vec<Option<Entry<Handle>>>>,
     /// Calls of `controller_changed`.
     pub(crate) changes: u32,
+    /// How devices end an operation; `None` leaves it under way.
+    pub(crate) outcome: Option<Result<(), MediaError>>,
+    /// Operations that devices have not ended.
+    pub(crate) under_way: Vec<Request<Vec<u8>>>,
+    /// Buffers that were taken and not given back.
+    pub(crate) buffers: usize,
 }
 
 impl TestEnv {
@@ -125,6 +131,9 @@ impl TestEnv {
             now: Instant::from_micros(1_000_000),
             registry: Registry::new((0..4).map(|_| None).collect()),
             changes: 0,
+            outcome: Some(Ok(())),
+            under_way: Vec::new(),
+            buffers: 0,
         }
     }
 
@@ -220,6 +229,33 @@ impl Env for TestEnv {
 
     fn now(&self) -> Instant {
         self.now
+    }
+}
+
+impl Backend for TestEnv {
+    type Buffer = Vec<u8>;
+
+    fn take_buffer(&mut self, len: u32, _: BufferUse) -> Option<Vec<u8>> {
+        self.buffers += 1;
+        Some(std::vec![0xAA; len as usize])
+    }
+
+    fn give_buffer(&mut self, _: Vec<u8>) {
+        self.buffers -= 1;
+    }
+
+    fn submit(&mut self, _: NamespaceRef, request: Request<Vec<u8>>) -> Submit<Vec<u8>> {
+        match self.outcome {
+            Some(result) => Submit::Done(request.complete(result)),
+            None => {
+                self.under_way.push(request);
+                Submit::Pending
+            }
+        }
+    }
+
+    fn lends(&self, _: NamespaceRef) -> bool {
+        false
     }
 }
 

@@ -171,7 +171,7 @@ where
         self.pair.retry(&mut self.transport, env);
     }
 
-    /// Another queue changed this one's controller.
+    /// Another queue changed this one's controller, or the catalog changed.
     pub fn controller_changed<E>(&mut self, env: &mut E)
     where
         E: Backend<Buffer = B, Controller = C>,
@@ -203,8 +203,9 @@ where
     }
 
     /// Why the connection is to be closed: send what there is to send, then
-    /// close it. After a fault of the host's leave it the time to read why and
-    /// to close, until [`TargetConnection::must_close`].
+    /// close it; a host that does not take it in a few seconds never will. After
+    /// a fault of the host's leave it the time to read why and to close, until
+    /// [`TargetConnection::must_close`].
     #[must_use]
     pub fn closing(&self) -> Option<CloseReason> {
         self.reason.or(self.pair.close().map(CloseReason::Queue))
@@ -213,7 +214,8 @@ where
     /// Whether to close at once, whatever is unsent.
     #[must_use]
     pub const fn must_close(&self) -> bool {
-        self.must_close
+        // After a fault, nobody waits for a host whose queue is over.
+        self.must_close || (self.reason.is_some() && self.pair.close().is_some())
     }
 
     /// The connection is gone.
@@ -221,6 +223,7 @@ where
     where
         E: Backend<Buffer = B, Controller = C>,
     {
+        self.transport.connection_closed();
         self.pair.connection_closed(env);
     }
 
@@ -259,5 +262,236 @@ where
                 self.must_close = true;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::block::MediaError;
+    use crate::storage::Fixed;
+    use crate::target::test_env::{
+        CC_ENABLE, Handle, SUBNQN, TestEnv, bytes, connect_data, connect_sqe, property_set, sqe,
+    };
+    use crate::wire::pdu::Fes;
+    use crate::wire::sqe::Sqe;
+    use zerocopy::IntoBytes;
+
+    type Machine = TargetConnection<Fixed<8>, Vec<u8>, Handle>;
+
+    /// A connection, from the side of the host.
+    struct Host {
+        machine: Machine,
+    }
+
+    /// What the controller sent, digests off.
+    #[derive(Debug, PartialEq, Eq)]
+    enum Received {
+        IcResp,
+        /// CID and status word.
+        Response(u16, u16),
+        /// CCCID, TTAG, R2TO, R2TL.
+        R2t(u16, u16, u32, u32),
+        /// CCCID and data.
+        Data(u16, Vec<u8>),
+        /// FES.
+        TermReq(u16),
+    }
+
+    /// ICReq, no digests, HPDA 0.
+    fn ic_req() -> [u8; 128] {
+        bytes(&[(0, &[0, 0, 128, 0, 128])])
+    }
+
+    /// A CapsuleCmd without digests.
+    fn capsule(sqe: &Sqe, data: &[u8]) -> Vec<u8> {
+        let plen = u32::try_from(72 + data.len()).unwrap();
+        let pdo = if data.is_empty() { 0 } else { 72 };
+        let mut pdu = std::vec![4, 0, 72, pdo];
+        pdu.extend(plen.to_le_bytes());
+        pdu.extend(sqe.as_bytes());
+        pdu.extend(data);
+        pdu
+    }
+
+    /// A command of namespace 1 on one block of 4096 bytes, moved by the transport.
+    fn block_command(opcode: u8, cid: u8) -> Sqe {
+        sqe(&[
+            (0, &[opcode, 0x40, cid]),
+            (4, &[1]),
+            (32, &[0, 0x10]),
+            (39, &[0x5A]),
+        ])
+    }
+
+    const READ: u8 = 0x02;
+    const WRITE: u8 = 0x01;
+
+    impl Host {
+        /// A connection on which ICReq and ICResp went.
+        fn new(env: &mut TestEnv) -> Self {
+            let config = target::Config::default();
+            let machine = Machine::new(&config, Duration::from_secs(10), env.now);
+            let mut host = Self { machine };
+            host.send(&ic_req(), env);
+            assert_eq!(host.receive(env), [Received::IcResp]);
+            host
+        }
+
+        fn connect(qid: u8, cntlid: u16, env: &mut TestEnv) -> Self {
+            let mut host = Self::new(env);
+            let data = connect_data(SUBNQN, cntlid);
+            host.send(&capsule(&connect_sqe(qid, 7), &data), env);
+            assert_eq!(host.receive(env), [Received::Response(1, 0)]);
+            host
+        }
+
+        /// An admin queue whose controller is enabled.
+        fn admin(env: &mut TestEnv) -> Self {
+            let mut host = Self::connect(0, 0xFFFF, env);
+            host.send(&capsule(&property_set(0x14, 0, CC_ENABLE), &[]), env);
+            assert_eq!(host.receive(env), [Received::Response(3, 0)]);
+            host
+        }
+
+        /// The first I/O queue of the first controller.
+        fn io(env: &mut TestEnv) -> Self {
+            Self::connect(1, 1, env)
+        }
+
+        fn send(&mut self, bytes: &[u8], env: &mut TestEnv) {
+            self.machine.handle_input(bytes, env);
+        }
+
+        /// Everything that is to be sent, and sent with that.
+        fn receive(&mut self, env: &mut TestEnv) -> Vec<Received> {
+            let mut all = Vec::new();
+            let mut head = [0; MAX_HEAD];
+            while let Some(transmit) = self.machine.poll_transmit(&mut head) {
+                let word = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+                let dword = |at: usize| u32::from(word(at)) | u32::from(word(at + 2)) << 16;
+                all.push(match head[0] {
+                    1 => Received::IcResp,
+                    3 => Received::TermReq(word(8)),
+                    5 => Received::Response(word(8 + 12), word(8 + 14)),
+                    7 => {
+                        let Some(crate::Source::Slot(place)) = transmit.payload else {
+                            panic!("no data");
+                        };
+                        Received::Data(word(8), self.machine.payload(&place).to_vec())
+                    }
+                    9 => Received::R2t(word(8), word(10), dword(12), dword(16)),
+                    other => panic!("PDU type {other}"),
+                });
+                if let Some(slot) = transmit.finishes {
+                    self.machine.sent(slot, env);
+                }
+            }
+            all
+        }
+
+        /// The device ends the operation it has had longest.
+        fn device_ends(&mut self, result: Result<(), MediaError>, env: &mut TestEnv) {
+            let completion = env.under_way.remove(0).complete(result);
+            self.machine.block_completed(completion, env);
+        }
+    }
+
+    #[test]
+    fn a_queue_of_an_earlier_epoch_begins_nothing() {
+        let mut env = TestEnv::new();
+        let mut admin = Host::admin(&mut env);
+        let mut io = Host::io(&mut env);
+        for cc in [0, CC_ENABLE] {
+            admin.send(&capsule(&property_set(0x14, 0, cc), &[]), &mut env);
+        }
+        // It has not been told yet.
+        io.send(&capsule(&block_command(READ, 5), &[]), &mut env);
+        assert_eq!(io.receive(&mut env), []);
+        let ended = CloseReason::Queue(Close::ControllerEnded);
+        assert_eq!(io.machine.closing(), Some(ended));
+    }
+
+    #[test]
+    fn a_stop_finishes_what_is_under_way_though_the_admin_queue_goes_first() {
+        let mut env = TestEnv::new();
+        let mut admin = Host::admin(&mut env);
+        let mut io = Host::io(&mut env);
+        env.outcome = None;
+        io.send(&capsule(&block_command(READ, 5), &[]), &mut env);
+        admin.machine.shut_down();
+        io.machine.shut_down();
+        let stopped = Some(CloseReason::Queue(Close::ShutDown));
+        assert_eq!(admin.machine.closing(), stopped);
+        admin.machine.connection_closed(&mut env);
+        io.machine.controller_changed(&mut env);
+        assert_eq!(io.machine.closing(), None);
+        io.device_ends(Ok(()), &mut env);
+        let data = Received::Data(5, std::vec![0xAA; 4096]);
+        assert_eq!(io.receive(&mut env), [data, Received::Response(5, 0)]);
+        assert_eq!(io.machine.closing(), stopped);
+    }
+
+    #[test]
+    fn after_a_fault_nobody_waits_for_a_host_whose_controller_ended() {
+        let mut env = TestEnv::new();
+        let mut admin = Host::admin(&mut env);
+        let mut io = Host::io(&mut env);
+        io.send(&ic_req(), &mut env);
+        let sequence = Fes::SequenceError.code();
+        assert_eq!(io.receive(&mut env), [Received::TermReq(sequence)]);
+        assert!(!io.machine.must_close());
+        admin.send(&capsule(&property_set(0x14, 0, 0), &[]), &mut env);
+        io.machine.controller_changed(&mut env);
+        assert!(io.machine.must_close());
+    }
+
+    #[test]
+    fn a_request_that_is_answered_at_once_is_under_way_until_sent() {
+        let mut env = TestEnv::new();
+        let mut admin = Host::admin(&mut env);
+        let notices = sqe(&[(0, &[0x09, 0x40, 8]), (40, &[0x0B]), (44, &[0, 1])]);
+        admin.send(&capsule(&notices, &[]), &mut env);
+        assert_eq!(admin.receive(&mut env), [Received::Response(8, 0)]);
+        env.catalog.generation += 1;
+        admin.send(&capsule(&sqe(&[(0, &[0x0C, 0x40, 9])]), &[]), &mut env);
+        admin.machine.shut_down();
+        assert_eq!(admin.machine.closing(), None);
+        assert_eq!(admin.receive(&mut env), [Received::Response(9, 0)]);
+        let stopped = Some(CloseReason::Queue(Close::ShutDown));
+        assert_eq!(admin.machine.closing(), stopped);
+    }
+
+    #[test]
+    fn a_held_request_holds_no_buffer() {
+        let mut env = TestEnv::new();
+        let mut admin = Host::admin(&mut env);
+        let request = sqe(&[(0, &[0x0C, 0x40, 9]), (32, &[16]), (39, &[0x01])]);
+        admin.send(&capsule(&request, &[0xEE; 16]), &mut env);
+        assert_eq!(admin.receive(&mut env), []);
+        assert_eq!(env.buffers, 0);
+    }
+
+    #[test]
+    fn a_connection_that_is_gone_leaves_when_devices_are_done_and_asks_for_no_more_time() {
+        let mut env = TestEnv::new();
+        let mut admin = Host::admin(&mut env);
+        let mut io = Host::io(&mut env);
+        env.outcome = None;
+        io.send(&capsule(&block_command(READ, 5), &[]), &mut env);
+        io.send(&capsule(&block_command(WRITE, 6), &[]), &mut env);
+        assert_eq!(io.receive(&mut env), [Received::R2t(6, 2, 0, 4096)]);
+        io.send(&ic_req(), &mut env);
+        io.machine.connection_closed(&mut env);
+        assert!(!io.machine.is_drained());
+        assert_eq!((env.buffers, io.machine.poll_timeout()), (1, None));
+        admin.machine.connection_closed(&mut env);
+        assert_eq!(env.registry.entries().count(), 1);
+        io.device_ends(Ok(()), &mut env);
+        assert!(io.machine.is_drained());
+        assert_eq!(env.buffers, 0);
+        assert_eq!(env.registry.entries().count(), 0);
     }
 }

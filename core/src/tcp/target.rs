@@ -329,6 +329,11 @@ impl<S: Storage> TargetQueue<S> {
         }
     }
 
+    /// The connection is gone: there is nothing to send or to wait for.
+    pub fn connection_closed(&mut self) {
+        self.link.end();
+    }
+
     /// When [`TargetQueue::timed_out`] should be asked.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
@@ -449,9 +454,13 @@ impl Connection {
     }
 
     fn terminated(&mut self, fatal: Fatal) -> Option<Event> {
+        self.end();
+        Some(Event::Terminated(fatal))
+    }
+
+    fn end(&mut self) {
         self.phase = Phase::Ended;
         self.deadline = None;
-        Some(Event::Terminated(fatal))
     }
 
     /// Section 3.6.2.1.

@@ -170,6 +170,7 @@ where
         E: Backend<Buffer = B, Controller = C>,
     {
         let slot = ticket.slot();
+        self.close_with_epoch();
         // Nothing new begins on a queue that is closing: the host will see its end.
         if self.close.is_some() || self.draining {
             return;
@@ -187,8 +188,10 @@ where
             Ok(()) => self.begin(slot, &sqe, env),
             Err(status) => Decision::Reply(Reply::status(status)),
         };
-        // What an Abort aborted completes before the Abort does.
-        self.events(transport, env);
+        if let Decision::Reply(_) = decision {
+            // What an Abort aborted completes before the Abort does.
+            self.events(transport, env);
+        }
         self.decide(slot, decision, data, transport, env);
         self.events(transport, env);
     }
@@ -284,11 +287,7 @@ where
     where
         E: Backend<Buffer = B, Controller = C>,
     {
-        if let Role::Io { controller, epoch } = &self.role
-            && controller.epoch() != *epoch
-        {
-            self.close_for(Close::ControllerEnded);
-        }
+        self.close_with_epoch();
         self.events(transport, env);
     }
 

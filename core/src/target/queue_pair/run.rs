@@ -68,10 +68,6 @@ where
                 if sqe.is_fabrics() {
                     return io_fabrics(sqe);
                 }
-                if !controller.is_ready() {
-                    let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
-                    return Decision::Reply(Reply::status(status));
-                }
                 io::begin(sqe, controller.subsystem, env).into()
             }
         }
@@ -95,8 +91,10 @@ where
                 return self.close_for(Close::Disconnected);
             }
             Decision::Held => {
-                work.plan = Plan::Held;
-                return;
+                if let Some(buffer) = work.buffer.take() {
+                    env.give_buffer(buffer);
+                }
+                Plan::Held
             }
             Decision::Submit(namespace, op) => Plan::Submit(namespace, op),
             Decision::Fetch { len, exact } => {
@@ -453,6 +451,17 @@ where
 
     pub(super) fn close_for(&mut self, reason: Close) {
         self.close.get_or_insert(reason);
+    }
+
+    /// An I/O queue ends with the epoch that it joined. One that drains closes
+    /// anyway, when what is under way is done.
+    pub(super) fn close_with_epoch(&mut self) {
+        if !self.draining
+            && let Role::Io { controller, epoch } = &self.role
+            && controller.epoch() != *epoch
+        {
+            self.close_for(Close::ControllerEnded);
+        }
     }
 
     pub(super) fn close_when_idle(&mut self) {
