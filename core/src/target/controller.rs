@@ -106,12 +106,10 @@ where
         if sqe.is_fabrics() {
             return AdminStep::Reply(self.fabrics(sqe, env));
         }
-        // Base 2.1, 3.5.1: only Fabrics commands before the controller is ready.
-        if !self.is_enabled() {
-            let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
-            return AdminStep::Reply(Reply::status(status));
+        match self.check_enabled() {
+            Ok(()) => admin::command(self, slot, sqe, env),
+            Err(status) => AdminStep::Reply(Reply::status(status.with_dnr())),
         }
-        admin::command(self, slot, sqe, env)
     }
 
     /// Ends a command that asked for [`AdminStep::Fetch`], with its data.
@@ -121,7 +119,8 @@ where
         data: &[u8],
         env: &mut E,
     ) -> Reply {
-        reply(admin::write_data(self, sqe, data, env))
+        let result = self.check_enabled();
+        reply(result.and_then(|()| admin::write_data(self, sqe, data, env)))
     }
 
     /// Ends a command that asked for [`AdminStep::Respond`]: writes every byte
@@ -133,7 +132,8 @@ where
         env: &mut E,
     ) -> Reply {
         out.fill(0);
-        reply(admin::read_data(self, sqe, out, env))
+        let result = self.check_enabled();
+        reply(result.and_then(|()| admin::read_data(self, sqe, out, env)))
     }
 
     /// A held command that completes now, by its slot: because there is an
@@ -164,6 +164,16 @@ where
             self.stop(env);
         }
         result
+    }
+
+    /// Base 2.1, 3.5.1: only Fabrics commands before the controller is ready.
+    /// One that is reset while a command's data is on its way is so again.
+    fn check_enabled(&self) -> Result<(), Status> {
+        if self.is_enabled() {
+            Ok(())
+        } else {
+            Err(Status::COMMAND_SEQUENCE_ERROR)
+        }
     }
 
     /// Whether admin commands are processed: enabled, not failed, not shut down.

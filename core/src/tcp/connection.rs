@@ -475,6 +475,66 @@ mod tests {
     }
 
     #[test]
+    fn what_would_fail_again_is_not_to_be_retried() {
+        let mut env = TestEnv::new();
+        let _admin = Host::admin(&mut env);
+        let mut io = Host::io(&mut env);
+        for (error, word) in [
+            (MediaError::Read, 0x0502),
+            (MediaError::Write, 0x0500),
+            (MediaError::Miscompare, 0x850A),
+            (MediaError::Full, 0x0102),
+            (MediaError::ReadOnly, 0x8040),
+            (MediaError::Unsupported, 0x8002),
+            (MediaError::NotReady, 0x0104),
+        ] {
+            env.outcome = Some(Err(error));
+            io.send(&capsule(&block_command(READ, 5), &[]), &mut env);
+            assert_eq!(io.receive(&mut env), [Received::Response(5, word)]);
+        }
+    }
+
+    #[test]
+    fn disconnect_has_a_record_format() {
+        let mut env = TestEnv::new();
+        let _admin = Host::admin(&mut env);
+        let mut io = Host::io(&mut env);
+        let of_format = |recfmt| sqe(&[(0, &[0x7F, 0x40, 6, 0, 8]), (40, &[recfmt])]);
+        io.send(&capsule(&of_format(1), &[]), &mut env);
+        // DNR, 1/80h.
+        assert_eq!(io.receive(&mut env), [Received::Response(6, 0x8300)]);
+        assert_eq!(io.machine.closing(), None);
+        io.send(&capsule(&of_format(0), &[]), &mut env);
+        assert_eq!(io.receive(&mut env), [Received::Response(6, 0)]);
+        let disconnected = Some(CloseReason::Queue(Close::Disconnected));
+        assert_eq!(io.machine.closing(), disconnected);
+    }
+
+    #[test]
+    fn data_that_comes_after_a_reset_sets_nothing() {
+        let mut env = TestEnv::new();
+        let mut admin = Host::admin(&mut env);
+        // Timestamp, 8 bytes by R2T.
+        let timestamp = sqe(&[
+            (0, &[0x09, 0x40, 8]),
+            (32, &[8]),
+            (39, &[0x5A]),
+            (40, &[0x0E]),
+        ]);
+        admin.send(&capsule(&timestamp, &[]), &mut env);
+        assert_eq!(admin.receive(&mut env), [Received::R2t(8, 2, 0, 8)]);
+        admin.send(&capsule(&property_set(0x14, 0, 0), &[]), &mut env);
+        assert_eq!(admin.receive(&mut env), [Received::Response(3, 0)]);
+        let data = [
+            6, 4, 24, 24, 32, 0, 0, 0, 8, 0, 2, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4,
+            5, 6, 0, 0,
+        ];
+        admin.send(&data, &mut env);
+        // DNR, Command Sequence Error.
+        assert_eq!(admin.receive(&mut env), [Received::Response(8, 0x8018)]);
+    }
+
+    #[test]
     fn a_connection_that_is_gone_leaves_when_devices_are_done_and_asks_for_no_more_time() {
         let mut env = TestEnv::new();
         let mut admin = Host::admin(&mut env);

@@ -1,10 +1,11 @@
 //! One command's state, and the decisions about it that need no more than the command.
 use crate::block::{Extent, MediaError, Op};
+use crate::command::FabricsCommand;
 use crate::storage::{Link, NIL};
 use crate::target::io::First;
 use crate::target::{Backend, BufferUse, NamespaceRef, Reply};
 use crate::wire::ids::Cid;
-use crate::wire::sqe::{Fctype, Sqe};
+use crate::wire::sqe::Sqe;
 use crate::wire::status::Status;
 use crate::{Ticket, Transport};
 
@@ -91,17 +92,13 @@ impl From<First> for Decision {
 
 /// Fabrics commands on an I/O queue (NVMe Base 2.0, section 6).
 pub(super) fn io_fabrics(sqe: &Sqe) -> Decision {
-    match sqe.fctype() {
-        // 6.4: the only record format is 0.
-        Fctype::Disconnect if sqe.as_disconnect().recfmt.get() != 0 => {
-            Decision::Reply(Reply::status(Status::INCOMPATIBLE_FORMAT.with_dnr()))
-        }
-        Fctype::Disconnect => Decision::Disconnect(Reply::SUCCESS),
-        Fctype::Connect => {
-            Decision::Reply(Reply::status(Status::COMMAND_SEQUENCE_ERROR.with_dnr()))
-        }
-        _ => Decision::Reply(Reply::status(Status::INVALID_OPCODE.with_dnr())),
-    }
+    let status = match FabricsCommand::decode(sqe) {
+        FabricsCommand::Disconnect { recfmt: 0 } => return Decision::Disconnect(Reply::SUCCESS),
+        FabricsCommand::Disconnect { .. } => Status::INCOMPATIBLE_FORMAT,
+        FabricsCommand::Connect(_) => Status::COMMAND_SEQUENCE_ERROR,
+        _ => Status::INVALID_OPCODE,
+    };
+    Decision::Reply(Reply::status(status.with_dnr()))
 }
 
 /// Which way a command's data goes, and whether its descriptor must say just
@@ -146,15 +143,15 @@ pub(super) fn hold_buffer<E: Backend>(work: &mut Work<E::Buffer>, len: u32, env:
     work.buffer.is_some()
 }
 
-/// What a host is told of a device's failure.
+/// What a host is told of a device's failure, and (DNR) not to retry what would fail again.
 pub(super) const fn media_status(error: MediaError) -> Status {
     match error {
         MediaError::Read => Status::UNRECOVERED_READ_ERROR,
         MediaError::Write => Status::WRITE_FAULT,
-        MediaError::Miscompare => Status::COMPARE_FAILURE,
+        MediaError::Miscompare => Status::COMPARE_FAILURE.with_dnr(),
         MediaError::Full => Status::CAPACITY_EXCEEDED,
-        MediaError::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED,
-        MediaError::Unsupported => Status::INVALID_OPCODE,
+        MediaError::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),
+        MediaError::Unsupported => Status::INVALID_OPCODE.with_dnr(),
         MediaError::NotReady => Status::NAMESPACE_NOT_READY,
     }
 }
