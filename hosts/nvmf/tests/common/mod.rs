@@ -3,6 +3,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -82,6 +83,15 @@ impl Target {
             nqn: nqn.to_owned(),
             log,
         }
+    }
+
+    /// The same, with a namespace of 64 MiB in a file: its operations are not done at once, as those of RAM are.
+    pub(crate) fn start_with_file(dir: &Path, args: &[&str]) -> Self {
+        let path = dir.join("namespace");
+        let path = path.to_str().expect("a path in UTF-8");
+        let file = format!("{path},size=64M,bs=512");
+        let args: Vec<&str> = ["--file", &file].iter().chain(args).copied().collect();
+        Self::start(&args)
     }
 
     /// Resident memory, KiB (VmRSS).

@@ -133,7 +133,7 @@ fn keep_alive_passes_full_queues() {
             let asked = Instant::now();
             host.admin.run(Sqe::new(0x18, 0), &[]).ok();
             let answered = asked.elapsed();
-            assert!(answered < Duration::from_secs(1), "after {answered:?}");
+            assert!(answered < Duration::from_secs(2), "after {answered:?}");
             thread::sleep(Duration::from_millis(200));
         }
     });
@@ -167,6 +167,23 @@ fn keep_alive_without_kato_is_invalid() {
     still_serves(&target);
 }
 
+/// The shortest and the longest KATO, and what is reserved in CATTR, are no reason to fail.
+#[test]
+fn kato_of_any_length_is_taken() {
+    let target = Target::start(&[]);
+    for (kato, cattr) in [(1, 0), (999, 3), (0x7FFF_FFFF, 8), (0xFFFF_FFFF, 0xF0)] {
+        let options = Options {
+            kato,
+            cattr,
+            ..Options::default()
+        };
+        let (mut host, mut io) = host_with_queue(&target, &options);
+        io.read(0, 512);
+        host.admin.run(Sqe::new(0x18, 0), &[]).ok();
+    }
+    still_serves(&target);
+}
+
 /// 200 controllers (for the 1,000 of a large site) whose timers end in the same instant, each with an I/O
 /// queue. Others do not notice.
 #[test]
@@ -184,7 +201,7 @@ fn two_hundred_katos_expire_at_once() {
         let asked = Instant::now();
         io.read(0, 4096);
         assert!(
-            asked.elapsed() < Duration::from_secs(1),
+            asked.elapsed() < Duration::from_secs(2),
             "others were held up"
         );
         thread::sleep(Duration::from_millis(20));

@@ -1,11 +1,11 @@
 //! H2CData that is not what an R2T asked for.
 use crate::bytes::{pattern, put};
 use crate::common::Target;
-use crate::conn::{Conn, Pdu};
+use crate::conn::{Conn, PATIENCE, Pdu};
 use crate::host::{Host, Options, host_with_queue, still_serves};
 use crate::pdu::{
-    CCCID, DATAL, DATAO, FLAGS, Framing, IcReq, LAST_PDU, PLEN, R2T, Sqe, TTAG, connect_data,
-    status,
+    C2H_TERM_REQ, CCCID, DATAL, DATAO, FLAGS, Framing, IcReq, LAST_PDU, PLEN, R2T, Sqe, TTAG,
+    connect_data, status,
 };
 
 /// A header that a host would be proud of, for the write that `r2t` belongs to, and its data.
@@ -285,6 +285,38 @@ fn what_is_refused_is_not_written() {
     still_serves(&target);
 }
 
+/// A host that goes on sending after the C2HTermReq is not listened to, and costs nothing.
+#[test]
+fn a_host_that_does_not_stop_is_ignored() {
+    let target = Target::start(&[]);
+    let (host, mut deaf, r2t) = waiting_write(&target);
+    let mut pdu = answer(&deaf, &r2t);
+    put(&mut pdu, TTAG, 0xFFFF_u16.to_le_bytes());
+    let _ = deaf.try_send(&pdu);
+    assert_eq!(deaf.read_pdu().kind(), C2H_TERM_REQ);
+    let mut io = host.io(&target, 2, &Options::default());
+    let before = pattern(10, 4096);
+    io.write(0, &before);
+    let rss = target.rss_kib();
+    // Right answers to the R2T, and a write of its own, eight megabytes in all.
+    let right = answer(&deaf, &r2t);
+    let write = Sqe::write(7, 0, 8).in_capsule(4096);
+    let write = deaf.framing.capsule(&write, &[0xEE; 4096]);
+    for _ in 0..1000 {
+        if deaf.try_send(&[&right[..], &write].concat()).is_err() {
+            break;
+        }
+    }
+    assert!(
+        io.read(0, 4096) == before,
+        "a closed connection still writes"
+    );
+    assert!(target.rss_kib() < rss + 1024, "what is ignored is kept");
+    deaf.finish_sending();
+    deaf.expect_closed(PATIENCE);
+    still_serves(&target);
+}
+
 /// The target asks for what a write needs, each R2T for at least one byte, never beyond the command,
 /// at most MAXR2T + 1 at a time, and takes H2CData of any legal size. Answers may come in any order
 /// of commands.
@@ -328,6 +360,53 @@ fn writes_of_every_size_and_order_land_where_they_belong() {
         io.read_pdu().cqe().succeeds();
     }
     assert!(io.read(0, 8 * 4096) == data.concat(), "wrong data");
+    still_serves(&target);
+}
+
+/// More is to be written than the target gives buffers for: 127 writes of a megabyte on each of eight
+/// connections. Memory is bounded, others are served, and all that is asked for completes in the end.
+#[test]
+fn writes_wait_for_buffers() {
+    const MIB: usize = 1 << 20;
+    let target = Target::start(&[]);
+    let options = Options {
+        sqsize: 127,
+        ..Options::default()
+    };
+    let host = Host::new(&target);
+    let before = target.rss_kib();
+    let mut queues: Vec<Conn> = (1..=8).map(|qid| host.io(&target, qid, &options)).collect();
+    for io in &mut queues {
+        let writes: Vec<Vec<u8>> = (0..127)
+            .map(|cid| io.framing.capsule(&Sqe::write(cid, 0, 2048), &[]))
+            .collect();
+        io.send(&writes.concat());
+    }
+    let data: Vec<Vec<u8>> = (0..8).map(|seed| pattern(seed, MIB)).collect();
+    let mut firsts: Vec<Pdu> = queues.iter_mut().map(Conn::read_pdu).collect();
+    assert!(firsts.iter().all(|first| first.kind() == R2T));
+    still_serves(&target);
+    let waiting = target.rss_kib();
+    assert!(
+        waiting < before + 80 * 1024,
+        "memory went from {before} KiB to {waiting} KiB"
+    );
+    // All of one queue's, with what the target asks for in the order it asks.
+    let (io, first) = (&mut queues[0], firsts.remove(0));
+    let mut completed = 0;
+    io.serve(&first, &data[0]);
+    while completed < 127 {
+        let pdu = io.read_pdu();
+        if pdu.kind() == R2T {
+            io.serve(&pdu, &data[usize::from(pdu.cid()) % 8]);
+        } else {
+            pdu.cqe().succeeds();
+            completed += 1;
+        }
+    }
+    let last = io.read(0, MIB);
+    assert!(data.contains(&last), "mixed data");
+    drop(queues);
     still_serves(&target);
 }
 

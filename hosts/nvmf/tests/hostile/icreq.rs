@@ -71,6 +71,40 @@ fn spdk_e7f6ff2db6_every_hpda_aligns_c2h_data() {
     still_serves(&target);
 }
 
+/// The other direction: a target that wants its data aligned says so (CPDA), takes what is aligned, however
+/// far off, and nothing else. nvmet 6.18 takes no padding at all.
+#[test]
+fn cpda_aligns_what_the_host_sends() {
+    for cpda in ["1", "15", "31"] {
+        let target = Target::start(&["--cpda", cpda]);
+        let align = (cpda.parse::<usize>().expect("a number") + 1) * 4;
+        for (hdgst, ddgst) in [(false, false), (true, false), (false, true), (true, true)] {
+            let options = Options::digests(hdgst, ddgst);
+            let (_host, mut io) = crate::host::host_with_queue(&target, &options);
+            assert_eq!(io.framing.align, align, "CPDA");
+            let data = pattern(9, 2048);
+            io.h2c_limit = 512;
+            io.write(0, &data);
+            io.write_in_capsule(8, &data);
+            assert!(io.read(0, 2048) == data && io.read(8, 2048) == data);
+            // A multiple of the alignment that is not the nearest.
+            io.framing.align = if align < 128 { 2 * align } else { align };
+            io.write(16, &data);
+            assert!(io.read(16, 2048) == data, "farther than need be");
+            io.framing.align = 4;
+            let sqe = Sqe::write(9, 0, 4).in_capsule(2048);
+            let capsule = io.framing.capsule(&sqe, &data);
+            let _ = io.try_send(&capsule);
+            if usize::from(capsule[PDO]) % align == 0 {
+                io.finish(9, &[]).ok();
+            } else {
+                io.expect_term(1, 3);
+            }
+        }
+        still_serves(&target);
+    }
+}
+
 /// CVE-2023-5178 (the same setup path taken twice): a second ICReq is a sequence error.
 #[test]
 fn a_second_icreq_is_a_sequence_error() {

@@ -48,6 +48,7 @@ pub(crate) mod status {
     pub(crate) const AER_LIMIT_EXCEEDED: (u8, u8) = (1, 0x05);
     pub(crate) const INVALID_LOG_PAGE: (u8, u8) = (1, 0x09);
     pub(crate) const CONNECT_INCOMPATIBLE_FORMAT: (u8, u8) = (1, 0x80);
+    pub(crate) const CONTROLLER_BUSY: (u8, u8) = (1, 0x81);
     pub(crate) const CONNECT_INVALID_PARAMETERS: (u8, u8) = (1, 0x82);
     pub(crate) const CONNECT_INVALID_HOST: (u8, u8) = (1, 0x84);
     pub(crate) const INVALID_QUEUE_TYPE: (u8, u8) = (1, 0x85);

@@ -122,7 +122,7 @@ fn spdk_959f6b46cd_slow_readers() {
         let asked = Instant::now();
         assert!(other.read(0, 4096) == data[..4096], "wrong data");
         assert!(
-            asked.elapsed() < Duration::from_secs(1),
+            asked.elapsed() < Duration::from_secs(2),
             "a slow reader holds up others"
         );
         peak = peak.max(target.rss_kib());
@@ -157,6 +157,66 @@ fn spdk_959f6b46cd_slow_readers() {
     // The rest are gone with everything still to be sent.
     for (_, io) in slow {
         io.reset();
+    }
+    still_serves(&target);
+}
+
+/// A C2HTermReq waits for the end of the PDU before it: a host that reads slowly makes a mistake while a
+/// megabyte is on its way, and can still follow the stream.
+#[test]
+fn a_term_req_waits_for_the_end_of_a_pdu() {
+    let target = Target::start(&[]);
+    for digests in [false, true] {
+        let options = Options::digests(digests, digests);
+        let host = Host::new(&target);
+        let mut io = Conn::tcp_with_receive_buffer(target.addr, 1);
+        io.initialize(options.ic);
+        host.join(&mut io, 1, &options).ok();
+        for cid in 0..4 {
+            io.start(&Sqe::read(cid, 0, 512), &[]);
+        }
+        // What fits the socket buffers is there, the rest waits.
+        thread::sleep(Duration::from_millis(50));
+        io.send(&[0xFF; 8]);
+        io.expect_term(1, 0);
+    }
+    still_serves(&target);
+}
+
+/// Commands right behind the Connect of an I/O queue, which may move from one thread to another then:
+/// none is lost, in whatever pieces they come.
+#[test]
+fn commands_right_behind_connect() {
+    let target = Target::start(&[]);
+    let host = Host::new(&target);
+    let data = pattern(88, 4096);
+    let mut first = host.io(&target, 1, &Options::default());
+    first.write(0, &data);
+    for round in 0..40_u16 {
+        let mut io = Conn::open(target.addr, Options::default().ic);
+        let connect = Sqe::connect(0x100, 2 + round, 31, 0, 0);
+        let mut bytes = io.framing.capsule(&connect, &host.io_data());
+        for cid in 0..15 {
+            bytes.extend(io.framing.capsule(&Sqe::read(cid, 0, 8), &[]));
+            let write = Sqe::write(0x20 + cid, 64 + u64::from(cid), 1).in_capsule(512);
+            bytes.extend(io.framing.capsule(&write, &data[..512]));
+        }
+        let cut = usize::from(round) * bytes.len() / 40;
+        io.send(&bytes[..cut]);
+        if round % 2 == 0 {
+            thread::sleep(Duration::from_millis(2));
+        }
+        io.send(&bytes[cut..]);
+        let mut completed = 0;
+        while completed < 31 {
+            let pdu = io.read_pdu();
+            if pdu.kind() == C2H_DATA {
+                assert!(pdu.data == data, "wrong data");
+            } else {
+                pdu.cqe().succeeds();
+                completed += 1;
+            }
+        }
     }
     still_serves(&target);
 }
@@ -198,13 +258,14 @@ fn hosts_that_stop_amid_their_data() {
         io.write_in_capsule(32, &data);
         assert!(io.read(0, 8192) == data && io.read(32, 8192) == data);
         assert!(
-            asked.elapsed() < Duration::from_secs(1),
+            asked.elapsed() < Duration::from_secs(2),
             "others are held up"
         );
     }
+    // 30 MiB were asked for, and may be in buffers.
     let after = target.rss_kib();
     assert!(
-        after < before + 64 * 1024,
+        after < before + 32 * 1024,
         "memory went from {before} KiB to {after} KiB"
     );
     drop(stopped);

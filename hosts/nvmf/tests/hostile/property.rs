@@ -1,4 +1,6 @@
 //! Properties, enabling, reset and shutdown.
+use tempfile::TempDir;
+
 use crate::bytes::pattern;
 use crate::common::Target;
 use crate::conn::{Conn, End};
@@ -142,9 +144,14 @@ fn spdk_4409007906_enable_and_shutdown_in_one_write() {
 /// spdk 534e2e7c04 (spdk#2199): CSTS said done while I/O was in flight.
 #[test]
 fn spdk_534e2e7c04_reset_ends_io_queues_before_rdy_clears() {
-    let target = Target::start(&[]);
+    reset_ends_io_queues(&Target::start(&[]));
+    let dir = TempDir::new().expect("a directory");
+    reset_ends_io_queues(&Target::start_with_file(dir.path(), &[]));
+}
+
+fn reset_ends_io_queues(target: &Target) {
     for shutdown in [false, true] {
-        let (mut host, mut io) = host_with_queue(&target, &Options::default());
+        let (mut host, mut io) = host_with_queue(target, &Options::default());
         let before = pattern(79, 4096);
         io.write(0, &before);
         // A write waits for its data when the controller is reset.
@@ -177,24 +184,29 @@ fn spdk_534e2e7c04_reset_ends_io_queues_before_rdy_clears() {
                 }
             }
         }
-        let (_second, mut check) = host_with_queue(&target, &Options::default());
+        let (_second, mut check) = host_with_queue(target, &Options::default());
         assert!(check.read(0, 4096) == before, "written after the reset");
         if !shutdown {
             host.enable();
-            let mut io = host.io(&target, 1, &Options::default());
+            let mut io = host.io(target, 1, &Options::default());
             assert!(io.read(0, 4096) == before);
         }
     }
-    still_serves(&target);
+    still_serves(target);
 }
 
 /// Reset and enable over and over with I/O under way. Scaled to 50 rounds.
 #[test]
 fn resets_amid_io() {
-    let target = Target::start(&[]);
-    let mut host = Host::new(&target);
+    resets(&Target::start(&[]));
+    let dir = TempDir::new().expect("a directory");
+    resets(&Target::start_with_file(dir.path(), &[]));
+}
+
+fn resets(target: &Target) {
+    let mut host = Host::new(target);
     for _ in 0..50 {
-        let mut io = host.io(&target, 1, &Options::default());
+        let mut io = host.io(target, 1, &Options::default());
         for cid in 0..16 {
             io.start(&Sqe::read(cid, 0, 64), &[]);
         }
@@ -203,7 +215,7 @@ fn resets_amid_io() {
         drop(io);
         host.enable();
     }
-    still_serves(&target);
+    still_serves(target);
 }
 
 /// An I/O queue for a controller that is not enabled has nothing to serve.

@@ -80,6 +80,26 @@ fn a_capsule_larger_than_ioccsz_is_refused() {
     still_serves(&target);
 }
 
+/// A target that takes no data in the capsules of I/O queues says so, and means it.
+#[test]
+fn without_in_capsule_data_every_write_is_asked_for() {
+    let target = Target::start(&["--inline-data", "0"]);
+    let mut host = Host::new(&target);
+    let identify = host.admin.run(Sqe::identify(0, 1, 0), &[]).ok().data;
+    assert_eq!(crate::bytes::u32_at(&identify, 1792), 4, "IOCCSZ");
+    let mut io = host.io(&target, 1, &Options::default());
+    let data = pattern(5, 4096);
+    io.write(0, &data);
+    assert!(io.read(0, 4096) == data, "wrong data");
+    let capsule = io
+        .framing
+        .capsule(&Sqe::write(9, 0, 1).in_capsule(512), &[0; 512]);
+    let _ = io.try_send(&capsule);
+    io.expect_term(1, 4);
+    let mut io = host.io(&target, 2, &Options::default());
+    assert!(io.read(0, 4096) == data, "refused data was written");
+}
+
 /// ICDOFF is 0 over TCP: data starts where in-capsule data starts. The data is skipped and the
 /// connection goes on.
 #[test]
