@@ -33,9 +33,9 @@ verified() {
 
 # speed DEVICE WAY RW BLOCK DEPTH
 speed() {
-  fio --name=speed --filename="$1" --direct=1 --ioengine=libaio --rw="$3" --bs="$4" --iodepth="$5" --runtime=2 --time_based \
-    --output-format=terse --terse-version=3 | awk -F';' -v name="$3 $4 depth $5, $2" \
-    '{ printf "FIGURE %s: %d IOPS, %.1f MiB/s\n", name, $8 + $49, ($7 + $48) / 1024 }'
+  run fio --name=speed --filename="$1" --direct=1 --ioengine=libaio --rw="$3" --bs="$4" --iodepth="$5" --runtime=2 --time_based \
+    --output-format=terse --terse-version=3 >/dev/null
+  figure "$3 $4 depth $5, $2: $(awk -F';' '{ printf "%d IOPS, %.1f MiB/s", $8 + $49, ($7 + $48) / 1024 }' /tmp/out)"
 }
 
 for queues in $QUEUES; do for flow in "" --disable-sqflow; do

@@ -11,8 +11,8 @@ export_device() {
 }
 export_device 1 /dev/nullb0
 export_device 2 /dev/vda
-mkdir $nvmet/ports/1; cd $nvmet/ports/1
-echo tcp >addr_trtype; echo ipv4 >addr_adrfam; echo 0.0.0.0 >addr_traddr; echo 4420 >addr_trsvcid
-ln -s "$nvmet/subsystems/$NQN" subsystems/
+port=$nvmet/ports/1; mkdir $port
+echo tcp >$port/addr_trtype; echo ipv4 >$port/addr_adrfam; echo 0.0.0.0 >$port/addr_traddr; echo 4420 >$port/addr_trsvcid
+ln -s "$nvmet/subsystems/$NQN" $port/subsystems/
 echo @@READY
 sleep 100000
