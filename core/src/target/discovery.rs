@@ -5,8 +5,8 @@
 //! [`LogWindow`] shows are made.
 use super::{Catalog, Env, Listener, Subsystem, SubsystemKind};
 use crate::wire::discovery::{
-    DiscoveryEntry, DiscoveryHeader, Eflags, RdmaCms, RdmaPrtype, RdmaQptype, Sectype,
-    SecureChannel, Subtype, Treq, Trtype, Tsas,
+    DiscoveryEntry, DiscoveryHeader, Eflags, RdmaCms, RdmaPrtype, RdmaQptype, Sectype, Subtype,
+    Treq, Trtype, Tsas,
 };
 use crate::wire::ids::Nqn;
 use crate::wire::log::LogWindow;
@@ -103,10 +103,9 @@ impl Record<'_> {
             .with_tsas(tsas(trtype.into()));
         entry.portid.set(portid);
         entry.asqsz.set(asqsz);
-        entry.treq = Treq::default()
-            .with_secure_channel(SecureChannel::NotRequired)
-            .with_disable_sq_flow_control(true)
-            .0;
+        // Secure channel "not specified": with "not required" beside the flow
+        // control bit, nvme-cli knows no name for the field.
+        entry.treq = Treq::default().with_disable_sq_flow_control(true).0;
         if self.subtype == Subtype::CurrentDiscovery {
             entry.eflags.set(Eflags::default().with_epcsd(true).0);
         }
@@ -194,10 +193,10 @@ mod tests {
         let first = log(&mut env, &mut controller, 1024, 1024).unwrap();
         assert_eq!(
             first[..12],
-            [3, 1, 3, 0b110, 1, 0, 0xFF, 0xFF, 32, 0, 0b10, 0]
+            [3, 1, 3, 0b100, 1, 0, 0xFF, 0xFF, 32, 0, 0b10, 0]
         );
         let third = log(&mut env, &mut controller, 1024, 3072).unwrap();
-        assert_eq!(third[..12], [3, 2, 2, 0b110, 2, 0, 0xFF, 0xFF, 32, 0, 0, 0]);
+        assert_eq!(third[..12], [3, 2, 2, 0b100, 2, 0, 0xFF, 0xFF, 32, 0, 0, 0]);
         assert_eq!(third[768..1024], [0; 256], "TSAS: no security");
     }
 
