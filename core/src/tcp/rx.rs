@@ -300,12 +300,6 @@ impl Framer {
         })
     }
 
-    /// Whether a PDU has begun and not ended.
-    #[must_use]
-    pub fn mid_pdu(&self) -> bool {
-        self.stage != Stage::Common || self.have > 0
-    }
-
     fn header_end(&mut self) -> Result<Progress, Fatal> {
         if self.have < self.header_len {
             return Ok(Progress::More);
@@ -484,7 +478,7 @@ mod tests {
                         Progress::Data { intact: true }
                     ]
                 );
-                assert!(!framer.mid_pdu());
+                assert_eq!(framer.need(), Need::Scratch(8), "the next PDU");
             }
         }
     }

@@ -1,7 +1,9 @@
 //! How a command gets on: from its arrival, by what it waits for, to its completion.
 use core::ops::Deref;
 
-use super::work::{Data, Decision, Plan, Work, hold_buffer, io_fabrics, media_status, transfer};
+use super::work::{
+    Decision, Plan, Work, check_descriptor, data_len, hold_buffer, io_fabrics, media_status,
+};
 use super::{Close, Identity, Notice, QueuePair, Role, SubmissionHead};
 use crate::block::{Completion, Op, Request, Submit};
 use crate::storage::Storage;
@@ -84,6 +86,9 @@ where
         E: Backend<Buffer = B, Controller = C>,
     {
         let Some(work) = self.work(slot) else { return };
+        if let Err(status) = check_descriptor(&work.sqe, &decision, transport) {
+            return self.complete(slot, Reply::status(status), transport, env);
+        }
         work.plan = match decision {
             Decision::Reply(reply) => return self.complete(slot, reply, transport, env),
             Decision::Disconnect(reply) => {
@@ -96,36 +101,14 @@ where
                 }
                 Plan::Held
             }
+            Decision::Fetch { len, .. } => match data {
+                InCapsule::Whole(_) => return self.data_arrived(slot, transport, env),
+                _ if len == 0 => return self.data_arrived(slot, transport, env),
+                _ => Plan::Fetch(len),
+            },
+            Decision::Respond(len) => Plan::Respond(len),
+            Decision::Read(namespace, extent) => Plan::Read(namespace, extent),
             Decision::Submit(namespace, op) => Plan::Submit(namespace, op),
-            Decision::Fetch { len, exact } => {
-                match transfer(&work.sqe, len, Data::FromHost { exact }, transport) {
-                    Err(status) => {
-                        return self.complete(slot, Reply::status(status), transport, env);
-                    }
-                    Ok(()) => match data {
-                        InCapsule::Whole(_) => return self.data_arrived(slot, transport, env),
-                        _ if len == 0 => return self.data_arrived(slot, transport, env),
-                        _ => Plan::Fetch(len),
-                    },
-                }
-            }
-            Decision::Respond(len) => {
-                match transfer(&work.sqe, len, Data::ToHost { exact: false }, transport) {
-                    Err(status) => {
-                        return self.complete(slot, Reply::status(status), transport, env);
-                    }
-                    Ok(()) => Plan::Respond(len),
-                }
-            }
-            Decision::Read(namespace, extent) => {
-                let len = u32::try_from(extent.len).unwrap_or(u32::MAX);
-                match transfer(&work.sqe, len, Data::ToHost { exact: true }, transport) {
-                    Err(status) => {
-                        return self.complete(slot, Reply::status(status), transport, env);
-                    }
-                    Ok(()) => Plan::Read(namespace, extent),
-                }
-            }
         };
         self.advance(slot, transport, env);
     }
@@ -154,7 +137,7 @@ where
                 self.respond(slot, len, transport, env);
             }
             Plan::Read(namespace, extent) => {
-                let len = u32::try_from(extent.len).unwrap_or(u32::MAX);
+                let len = data_len(&extent);
                 if transport.sends_media() && env.lends(namespace) {
                     let source = Source::Media {
                         namespace,
@@ -198,7 +181,7 @@ where
             let before = work.plan;
             work.plan = Plan::InDevice {
                 read: match op {
-                    Op::Read(extent) => u32::try_from(extent.len).ok(),
+                    Op::Read(extent) => Some(data_len(&extent)),
                     _ => None,
                 },
             };

@@ -101,38 +101,34 @@ pub(super) fn io_fabrics(sqe: &Sqe) -> Decision {
     Decision::Reply(Reply::status(status.with_dnr()))
 }
 
-/// Which way a command's data goes, and whether its descriptor must say just
-/// how much, or may say more.
-#[derive(Clone, Copy)]
-pub(super) enum Data {
-    FromHost { exact: bool },
-    ToHost { exact: bool },
-}
-
-/// Whether the command's descriptor covers the `len` bytes that it moves.
-pub(super) fn transfer(
+/// Whether the command's descriptor covers the data that it moves.
+pub(super) fn check_descriptor(
     sqe: &Sqe,
-    len: u32,
-    data: Data,
+    decision: &Decision,
     transport: &impl Transport,
 ) -> Result<(), Status> {
+    let (len, to_host, exact) = match *decision {
+        Decision::Fetch { len, exact } => (len, false, exact),
+        Decision::Respond(len) => (len, true, false),
+        Decision::Read(_, extent) => (data_len(&extent), true, true),
+        Decision::Reply(_) | Decision::Disconnect(_) | Decision::Held | Decision::Submit(..) => {
+            return Ok(());
+        }
+    };
     let sgl = sqe.sgl();
-    let (to_host, exact) = match data {
-        Data::FromHost { exact } => (false, exact),
-        Data::ToHost { exact } => (true, exact),
-    };
-    let fits = if exact {
-        sgl.data_len() == len
-    } else {
-        sgl.data_len() >= len
-    };
+    let described = sgl.data_len();
     if !transport.accepts(&sgl, to_host) {
         Err(Status::SGL_DESCRIPTOR_TYPE_INVALID.with_dnr())
-    } else if !fits {
+    } else if described < len || exact && described > len {
         Err(Status::SGL_DATA_LENGTH_INVALID.with_dnr())
     } else {
         Ok(())
     }
+}
+
+/// Bytes of an extent that one command moves.
+pub(super) fn data_len(extent: &Extent) -> u32 {
+    u32::try_from(extent.len).unwrap_or(u32::MAX)
 }
 
 /// Whether the command has a buffer, now or already.
