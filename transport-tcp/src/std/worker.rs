@@ -244,10 +244,12 @@ impl Worker {
             connection.moved(key);
             connection
         });
-        if self.stop_by.is_some()
-            && let Some(connection) = key.and_then(|key| self.connections.get_mut(key))
-        {
-            connection.shut_down(&self.local);
+        if let Some(connection) = key.and_then(|key| self.connections.get_mut(key)) {
+            // What was told while it was on its way, neither worker told it.
+            connection.controller_changed(&mut self.local);
+            if self.stop_by.is_some() {
+                connection.shut_down(&self.local);
+            }
         }
         self.welcome(key);
     }
