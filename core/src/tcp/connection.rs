@@ -215,7 +215,11 @@ where
     #[must_use]
     pub const fn must_close(&self) -> bool {
         // After a fault, nobody waits for a host whose queue is over.
-        self.must_close || (self.reason.is_some() && self.pair.close().is_some())
+        let over = matches!(
+            self.pair.close(),
+            Some(Close::ControllerEnded | Close::KeepAliveExpired | Close::ShutDown)
+        );
+        self.must_close || (self.reason.is_some() && over)
     }
 
     /// The connection is gone.
@@ -446,6 +450,20 @@ mod tests {
         admin.send(&capsule(&property_set(0x14, 0, 0), &[]), &mut env);
         io.machine.controller_changed(&mut env);
         assert!(io.machine.must_close());
+    }
+
+    #[test]
+    fn after_a_fault_a_host_has_30_s_to_close() {
+        let mut env = TestEnv::new();
+        let mut host = Host::new(&mut env);
+        host.send(&ic_req(), &mut env);
+        let sequence = Fes::SequenceError.code();
+        assert_eq!(host.receive(&mut env), [Received::TermReq(sequence)]);
+        for (ms, over) in [(10_000, false), (19_999, false), (1, true)] {
+            env.advance(ms);
+            host.machine.handle_timeout(&mut env);
+            assert_eq!(host.machine.must_close(), over);
+        }
     }
 
     #[test]
