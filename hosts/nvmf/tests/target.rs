@@ -155,14 +155,16 @@ fn what_is_under_way_is_finished_before_it_ends() {
     let mut admin = Queue::admin(target.addr, &target.nqn);
     admin.enable();
     let mut io = Queue::connect(target.addr, &target.nqn, 1, admin.cntlid);
-    let ttag = io.begin_write(4096);
+    io.begin(WRITE, 4096);
+    let tags = io.r2t();
 
     let stopping = thread::scope(|scope| {
         let stopping = scope.spawn(|| target.stop(PATIENCE));
         wait_for(&target, "stopping: finishing what is under way");
         // Long enough to end without it, if that is what it does.
         thread::sleep(Duration::from_millis(300));
-        io.end_write(ttag, 4096);
+        io.send_data(tags, 4096);
+        io.response();
         stopping.join().unwrap()
     });
     io.expect_end();
@@ -186,6 +188,70 @@ fn idle_connections_cost_no_time() {
     assert!(ticks <= 1, "{ticks} ticks of 10 ms for 50 idle connections");
     for queue in &mut queues {
         queue.property_get(0x1C);
+    }
+}
+
+#[test]
+fn io_queues_are_spread_over_workers_whoever_has_them() {
+    let target = Target::start(&["-v", "--workers", "3"]);
+    let mut queues = Vec::new();
+    for _ in 0..9 {
+        let mut admin = Queue::admin(target.addr, &target.nqn);
+        admin.enable();
+        let mut io = Queue::connect(target.addr, &target.nqn, 1, admin.cntlid);
+        // It works where it is now.
+        io.write(4096);
+        queues.extend([admin, io]);
+    }
+    wait_for(&target, "an I/O queue has its place cntlid=9");
+    let log = target.log();
+    for worker in 0..3 {
+        let words = format!(" worker={worker}");
+        assert_eq!(log.matches(&words).count(), 3, "worker {worker} in:\n{log}");
+    }
+}
+
+/// Commands that wait, for the host to read or to write, hold little memory; and
+/// no other host waits with them.
+#[test]
+fn hosts_that_neither_read_nor_write_make_nothing_grow() {
+    const MIB: u32 = 1 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let disk = format!("{},size=64M", directory.path().join("disk").display());
+    let target = Target::start(&["--file", &disk]);
+    let io_queue = || {
+        let mut admin = Queue::admin(target.addr, &target.nqn);
+        admin.enable();
+        let io = Queue::connect(target.addr, &target.nqn, 1, admin.cntlid);
+        (admin, io)
+    };
+    let (_admin, mut deaf) = io_queue();
+    let (_admin, mut mute) = io_queue();
+    let before = target.rss_kib();
+    for _ in 0..31 {
+        deaf.begin(READ, MIB);
+        mute.begin(WRITE, MIB);
+    }
+    let first = mute.r2t();
+    thread::sleep(Duration::from_millis(500));
+    let grown = target.rss_kib().saturating_sub(before) / 1024;
+    assert!(
+        grown <= 16,
+        "{grown} MiB for 62 commands of 1 MiB that wait"
+    );
+
+    let (_admin, mut other) = io_queue();
+    other.write(MIB);
+
+    // They all go on as soon as their hosts do.
+    mute.send_data(first, MIB);
+    for _ in 1..31 {
+        let tags = mute.r2t();
+        mute.send_data(tags, MIB);
+    }
+    let mut responses = 0;
+    while responses < 31 {
+        responses += u32::from(deaf.pdu()[0] == 5);
     }
 }
 
@@ -229,7 +295,11 @@ fn wait_for(target: &Target, words: &str) {
 struct Queue {
     stream: TcpStream,
     cntlid: u16,
+    cid: u16,
 }
+
+const WRITE: u8 = 0x01;
+const READ: u8 = 0x02;
 
 impl Queue {
     fn admin(target: SocketAddr, nqn: &str) -> Self {
@@ -247,7 +317,11 @@ impl Queue {
         stream.read_exact(&mut ic_resp).unwrap();
         assert_eq!(ic_resp[0], 1, "an ICResp");
 
-        let mut queue = Self { stream, cntlid };
+        let mut queue = Self {
+            stream,
+            cntlid,
+            cid: 0,
+        };
         let mut data = [0; 1024];
         data[..16].fill(0x11);
         data[16..18].copy_from_slice(&cntlid.to_le_bytes());
@@ -279,35 +353,51 @@ impl Queue {
         let mut sqe = Self::fabrics(0x04);
         sqe[44] = offset;
         self.send(&sqe, &[]);
-        self.pdu::<24>()[8..16]
+        self.pdu()[8..16]
             .iter()
             .rev()
             .fold(0, |value, byte| value << 8 | u64::from(*byte))
     }
 
-    /// A write of `len` bytes to the first block; the transfer tag of its R2T.
-    fn begin_write(&mut self, len: u32) -> [u8; 2] {
+    /// A command of `len` bytes from the first block on.
+    fn begin(&mut self, opcode: u8, len: u32) {
         let mut sqe = [0; 64];
-        (sqe[0], sqe[1], sqe[2], sqe[4]) = (0x01, 0x40, 7, 1);
+        (sqe[0], sqe[1], sqe[4]) = (opcode, 0x40, 1);
+        self.cid += 1;
+        sqe[2..4].copy_from_slice(&self.cid.to_le_bytes());
         sqe[32..36].copy_from_slice(&len.to_le_bytes());
         sqe[39] = 0x5A;
-        sqe[48] = u8::try_from(len / 512 - 1).unwrap();
+        sqe[48..52].copy_from_slice(&(len / 512 - 1).to_le_bytes());
         self.send(&sqe, &[]);
-        let r2t = self.pdu::<24>();
-        assert_eq!(r2t[0], 9, "an R2T");
-        [r2t[10], r2t[11]]
     }
 
-    /// Its data, and its response.
-    fn end_write(&mut self, ttag: [u8; 2], len: u32) {
+    /// The CCCID and TTAG of the next R2T.
+    fn r2t(&mut self) -> [u8; 4] {
+        loop {
+            let pdu = self.pdu();
+            if pdu[0] == 9 {
+                return pdu[8..12].try_into().unwrap();
+            }
+            assert_eq!((pdu[0], &pdu[22..24]), (5, &[0, 0][..]), "success");
+        }
+    }
+
+    /// The data that an R2T asked for.
+    fn send_data(&mut self, tags: [u8; 4], len: u32) {
         let mut header = [0; 24];
         (header[0], header[1], header[2], header[3]) = (6, 4, 24, 24);
         header[4..8].copy_from_slice(&(24 + len).to_le_bytes());
-        header[8] = 7;
-        header[10..12].copy_from_slice(&ttag);
+        header[8..12].copy_from_slice(&tags);
         header[16..20].copy_from_slice(&len.to_le_bytes());
         self.stream.write_all(&header).unwrap();
         self.stream.write_all(&vec![0xA5; len as usize]).unwrap();
+    }
+
+    /// A whole write.
+    fn write(&mut self, len: u32) {
+        self.begin(WRITE, len);
+        let tags = self.r2t();
+        self.send_data(tags, len);
         self.response();
     }
 
@@ -340,15 +430,18 @@ impl Queue {
 
     /// The result of a CapsuleResp of success.
     fn response(&mut self) -> u64 {
-        let response = self.pdu::<24>();
+        let response = self.pdu();
         assert_eq!(response[0], 5, "a CapsuleResp");
         assert_eq!(response[22..24], [0, 0], "success");
         u64::from_le_bytes(response[8..16].try_into().unwrap())
     }
 
-    fn pdu<const LEN: usize>(&mut self) -> [u8; LEN] {
-        let mut pdu = [0; LEN];
+    fn pdu(&mut self) -> Vec<u8> {
+        let mut pdu = vec![0; 8];
         self.stream.read_exact(&mut pdu).unwrap();
+        let plen = u32::from_le_bytes(pdu[4..8].try_into().unwrap());
+        pdu.resize(plen as usize, 0);
+        self.stream.read_exact(&mut pdu[8..]).unwrap();
         pdu
     }
 }

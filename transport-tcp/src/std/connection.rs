@@ -31,6 +31,10 @@ const TURN: usize = 1 << 20;
 /// shorter comes by the worker's buffer, several PDUs at a time.
 const DIRECT: usize = 16 * 1024;
 
+/// Bytes received by the worker's buffer while long payloads are coming: enough
+/// for the next header, and little of the payload after it, which is copied.
+const SPILL: usize = 8 * 1024;
+
 /// How long a host has to take what is left to say to it before the connection
 /// is closed.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -46,6 +50,8 @@ pub(super) struct Connection {
     /// The socket may have bytes to read, and room for bytes to write.
     readable: bool,
     writable: bool,
+    /// Long payloads are coming.
+    bulk: bool,
     /// The peer closed, or the socket failed: read on until that shows.
     hung_up: bool,
     /// In the worker's list of connections to serve.
@@ -104,6 +110,7 @@ impl Connection {
             flush_by: None,
             readable: true,
             writable: true,
+            bulk: false,
             hung_up: false,
             scheduled: false,
             waiting: false,
@@ -235,6 +242,9 @@ impl Connection {
                 .payload_mut()
                 .filter(|payload| payload.len() >= DIRECT);
             let placed = direct.as_ref().map_or(0, |payload| payload.len());
+            let bulk = self.bulk || direct.is_some();
+            let spill = if bulk { SPILL } else { scratch.len() };
+            let scratch = &mut scratch[..spill];
             let room = placed + scratch.len();
             let received = match direct {
                 Some(payload) => rustix::io::readv(
@@ -263,6 +273,8 @@ impl Connection {
                 machine.payload_received(placed, &mut surroundings);
             }
             machine.handle_input(&scratch[..received - placed], &mut surroundings);
+            let next = machine.payload_mut();
+            self.bulk = placed > 0 || next.is_some_and(|payload| payload.len() >= DIRECT);
         }
         Ok(self.readable || self.hung_up)
     }

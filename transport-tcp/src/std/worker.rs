@@ -342,6 +342,11 @@ impl Worker {
             .shared
             .placement()
             .place_io_queue(here, controller);
+        tracing::debug!(
+            cntlid = controller.1.0,
+            worker,
+            "an I/O queue has its place"
+        );
         if worker == here {
             self.schedule(key);
             return;
