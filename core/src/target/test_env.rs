@@ -104,6 +104,8 @@ pub(crate) struct TestEnv {
     pub(crate) under_way: Vec<Request<Vec<u8>>>,
     /// Buffers that were taken and not given back.
     pub(crate) buffers: usize,
+    /// There are no buffers for transfers, and devices take nothing.
+    pub(crate) exhausted: bool,
 }
 
 impl TestEnv {
@@ -134,6 +136,7 @@ impl TestEnv {
             outcome: Some(Ok(())),
             under_way: Vec::new(),
             buffers: 0,
+            exhausted: false,
         }
     }
 
@@ -235,7 +238,10 @@ impl Env for TestEnv {
 impl Backend for TestEnv {
     type Buffer = Vec<u8>;
 
-    fn take_buffer(&mut self, len: u32, _: BufferUse) -> Option<Vec<u8>> {
+    fn take_buffer(&mut self, len: u32, purpose: BufferUse) -> Option<Vec<u8>> {
+        if self.exhausted && purpose == BufferUse::Transfer {
+            return None;
+        }
         self.buffers += 1;
         Some(std::vec![0xAA; len as usize])
     }
@@ -246,6 +252,7 @@ impl Backend for TestEnv {
 
     fn submit(&mut self, _: NamespaceRef, request: Request<Vec<u8>>) -> Submit<Vec<u8>> {
         match self.outcome {
+            _ if self.exhausted => Submit::Busy(request),
             Some(result) => Submit::Done(request.complete(result)),
             None => {
                 self.under_way.push(request);

@@ -572,4 +572,154 @@ mod tests {
         assert_eq!(env.buffers, 0);
         assert_eq!(env.registry.entries().count(), 0);
     }
+
+    /// A host that is busy, legal, and told now and then that nothing is free.
+    struct Storm {
+        host: Host,
+        seed: u64,
+        outstanding: [bool; 7],
+    }
+
+    impl Storm {
+        fn random(&mut self, below: u64) -> u64 {
+            // Knuth's MMIX generator.
+            self.seed = self
+                .seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (self.seed >> 33) % below
+        }
+
+        fn begin(&mut self, env: &mut TestEnv) {
+            let Some(cid) = self.outstanding.iter().position(|outstanding| !outstanding) else {
+                return;
+            };
+            self.outstanding[cid] = true;
+            let cid = u8::try_from(cid).unwrap();
+            let inside = |opcode, len: u16| {
+                let len = len.to_le_bytes();
+                sqe(&[
+                    (0, &[opcode, 0x40, cid]),
+                    (4, &[1]),
+                    (32, &len),
+                    (39, &[0x01]),
+                    (44, &[4]),
+                ])
+            };
+            let pdu = match self.random(8) {
+                0 => capsule(&block_command(READ, cid), &[]),
+                1 => capsule(&block_command(WRITE, cid), &[]),
+                2 => capsule(
+                    &sqe(&[
+                        (0, &[WRITE, 0x40, cid]),
+                        (4, &[1]),
+                        (32, &[0, 0x10]),
+                        (39, &[1]),
+                    ]),
+                    &[cid; 4096],
+                ),
+                // Compare, and Dataset Management of one range, one block.
+                3 => capsule(&block_command(0x05, cid), &[]),
+                4 => {
+                    let range = bytes::<16>(&[(4, &[1])]);
+                    capsule(&inside(0x09, 16), &range)
+                }
+                // A namespace that is not there, Flush of all, an unknown opcode with data.
+                5 => capsule(&sqe(&[(0, &[WRITE, 0x40, cid]), (4, &[9])]), &[]),
+                6 => capsule(&sqe(&[(0, &[0, 0x40, cid]), (4, &[0xFF; 4])]), &[]),
+                _ => capsule(&inside(0xC0, 64), &[0xEE; 64]),
+            };
+            let cut = usize::try_from(self.random(pdu.len() as u64)).unwrap();
+            self.host.send(&pdu[..cut], env);
+            self.host.send(&pdu[cut..], env);
+        }
+
+        /// Takes what came: answers R2Ts, counts responses.
+        fn answer(&mut self, env: &mut TestEnv) {
+            for received in self.host.receive(env) {
+                match received {
+                    Received::Response(cid, _) => {
+                        let outstanding = &mut self.outstanding[usize::from(cid)];
+                        assert!(core::mem::take(outstanding), "completed twice");
+                    }
+                    Received::R2t(cid, ttag, 0, 4096) => {
+                        let mut data = std::vec![6, 4, 24, 24, 24, 16, 0, 0];
+                        data.extend(cid.to_le_bytes());
+                        data.extend(ttag.to_le_bytes());
+                        data.extend([0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0]);
+                        data.resize(24 + 4096, 0xDD);
+                        self.host.send(&data, env);
+                    }
+                    Received::Data(_, data) => assert_eq!(data, [0xAA; 4096]),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+
+        fn step(&mut self, env: &mut TestEnv) {
+            match self.random(8) {
+                0..3 => self.begin(env),
+                3 => self.answer(env),
+                4 => {
+                    let error = self.random(3) == 0;
+                    env.outcome = (self.random(2) == 0).then_some(if error {
+                        Err(MediaError::Write)
+                    } else {
+                        Ok(())
+                    });
+                }
+                5 => env.exhausted = self.random(2) == 0,
+                6 => self.host.machine.retry(env),
+                _ if env.under_way.is_empty() => {}
+                _ => self.host.device_ends(Ok(()), env),
+            }
+        }
+
+        fn settle(&mut self, env: &mut TestEnv) {
+            env.exhausted = false;
+            env.outcome = Some(Ok(()));
+            while !env.under_way.is_empty() {
+                self.host.device_ends(Ok(()), env);
+            }
+            self.host.machine.retry(env);
+            while self.host.machine.wants_transmit() {
+                self.answer(env);
+            }
+        }
+    }
+
+    #[test]
+    fn every_command_completes_once_and_keeps_nothing() {
+        for seed in 0..40 {
+            let mut env = TestEnv::new();
+            let mut admin = Host::admin(&mut env);
+            let host = Host::io(&mut env);
+            let outstanding = [false; 7];
+            let mut storm = Storm {
+                host,
+                seed,
+                outstanding,
+            };
+            for round in 0..4 {
+                for _ in 0..200 {
+                    storm.step(&mut env);
+                }
+                if round < 3 {
+                    storm.settle(&mut env);
+                    assert_eq!(storm.outstanding, [false; 7], "seed {seed}");
+                    assert_eq!(env.buffers, 0, "seed {seed}");
+                }
+            }
+            // The connection breaks amid all that.
+            storm.host.machine.connection_closed(&mut env);
+            admin.machine.connection_closed(&mut env);
+            env.exhausted = false;
+            while !env.under_way.is_empty() {
+                assert_eq!(env.registry.entries().count(), 1);
+                storm.host.device_ends(Ok(()), &mut env);
+            }
+            assert!(storm.host.machine.is_drained());
+            assert_eq!((env.buffers, env.registry.entries().count()), (0, 0));
+        }
+    }
 }
