@@ -1,0 +1,10 @@
+//! What must hold for any input. Each function takes a fuzzer's bytes and
+//! panics when something does not.
+
+pub mod codecs;
+pub mod operations;
+pub mod pdu_rx;
+
+pub use codecs::codecs;
+pub use operations::operations;
+pub use pdu_rx::pdu_rx;

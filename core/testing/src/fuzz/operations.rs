@@ -1,0 +1,827 @@
+//! Arbitrary operations of hosts, devices and time.
+//!
+//! Hosts keep the rules until an operation breaks them on purpose; of a host
+//! that did, nothing is expected but a well-formed stream. At the end all that
+//! was held up goes on, and then: every command has completed once (or its
+//! connection is closing), a full queue of commands fits again, and when the
+//! connections are gone no buffer and no controller is left.
+use std::time::Duration;
+
+use arbitrary::{Arbitrary, Unstructured};
+use nvmf_core::block::MediaError;
+use nvmf_core::storage::{Fixed, Storage};
+use nvmf_core::tcp::target::Config;
+
+use crate::bytes::{self, CC_ENABLE, Command, DISCOVERY, Data, SUBNQN};
+use crate::host::{Direction, Finished, Host, is_pattern, pattern, shows_poison};
+use crate::rig::{Delivery, Rig};
+use crate::target::{Device, Heap};
+
+/// Connections at a time.
+const MAX_CONNECTIONS: usize = 5;
+/// Operations worth running.
+const MAX_OPERATIONS: usize = 300;
+/// Rounds after which everything held up must have gone on.
+const MAX_ROUNDS: usize = 10_000;
+
+/// Runs the input as an [`Arbitrary`] scenario.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn operations(input: &[u8]) {
+    let Ok(scenario) = Scenario::arbitrary_take_rest(Unstructured::new(input)) else {
+        return;
+    };
+    let mut operations = scenario.setup.prelude();
+    operations.extend(scenario.operations);
+    operations.truncate(MAX_OPERATIONS);
+    if scenario.setup.small {
+        World::<Fixed<8>>::new(&scenario.setup, 8).run(&operations);
+    } else {
+        World::<Heap>::new(&scenario.setup, 32).run(&operations);
+    }
+}
+
+#[derive(Arbitrary, Debug)]
+struct Scenario {
+    setup: Setup,
+    operations: Vec<Operation>,
+}
+
+/// How the target is configured, and bytes reach it.
+#[derive(Arbitrary, Debug)]
+struct Setup {
+    /// With state of a fixed size, as on a microcontroller.
+    small: bool,
+    no_header_digest: bool,
+    no_data_digest: bool,
+    cpda: u8,
+    maxh2cdata: u8,
+    max_c2hdata: u8,
+    max_r2t: u8,
+    pieces: u8,
+    in_place: bool,
+    /// I/O queues that are connected before the operations begin, 0 to 3; or,
+    /// above that, not even an admin queue.
+    io_queues: u8,
+    hpda: u8,
+    digests: u8,
+    no_flow_control: bool,
+}
+
+impl Setup {
+    /// What connects an admin queue, enables the controller and connects I/O queues.
+    fn prelude(&self) -> Vec<Operation> {
+        let queues = match self.io_queues & 7 {
+            io_queues @ 0..=3 => io_queues + 1,
+            _ => 0,
+        };
+        let connect = |qid: u8| {
+            let open = Operation::Open {
+                hpda: self.hpda,
+                digests: self.digests,
+            };
+            let connect = Operation::Connect {
+                at: qid,
+                qid,
+                discovery: false,
+                sqsize: 7,
+                no_flow_control: self.no_flow_control,
+                kato: 0,
+                in_capsule: true,
+            };
+            let output = || Operation::Output { at: qid };
+            let enable = Operation::Enable { at: 0 };
+            let operations = [open, connect, output(), enable, output()];
+            operations.into_iter().take(if qid == 0 { 5 } else { 3 })
+        };
+        (0..queues).flat_map(connect).collect()
+    }
+}
+
+#[derive(Arbitrary, Debug)]
+enum Operation {
+    /// A host opens a connection and sends ICReq.
+    Open { hpda: u8, digests: u8 },
+    /// And connects a queue.
+    Connect {
+        at: u8,
+        qid: u8,
+        discovery: bool,
+        sqsize: u8,
+        no_flow_control: bool,
+        kato: u16,
+        in_capsule: bool,
+    },
+    /// CC.EN is set.
+    Enable { at: u8 },
+    /// A property is set or read.
+    Property {
+        at: u8,
+        write: bool,
+        offset: u8,
+        value: u32,
+    },
+    /// A command on logical blocks.
+    Io {
+        at: u8,
+        opcode: IoOpcode,
+        nsid: u8,
+        slba: u8,
+        blocks: u8,
+        in_capsule: bool,
+        /// Added to the length that the descriptor says.
+        excess: u8,
+        dword12: u8,
+    },
+    /// Any other command of a host that keeps to the framing.
+    Any {
+        at: u8,
+        opcode: u8,
+        nsid: u8,
+        len: u16,
+        in_capsule: bool,
+        dwords: [u32; 6],
+    },
+    /// Identify or Get Log Page.
+    Ask {
+        at: u8,
+        log: bool,
+        which: u8,
+        nsid: u8,
+        length: u16,
+        offset: u16,
+    },
+    /// Asynchronous Event Request.
+    Await { at: u8 },
+    /// Abort of a command that may be outstanding.
+    Abort { at: u8, cid: u8 },
+    /// Disconnect.
+    Disconnect { at: u8 },
+    /// An R2T is answered, in part or in full; the data digest may be wrong.
+    Answer {
+        at: u8,
+        index: u8,
+        len: u16,
+        corrupt: bool,
+    },
+    /// Bytes that keep no rule.
+    Raw { at: u8, bytes: [u8; 24] },
+    /// The next PDU of this host has a byte changed.
+    Spoil {
+        at: u8,
+        offset: u8,
+        change: u8,
+        repair: bool,
+    },
+    /// PDUs are composed, and sent later.
+    Compose { at: u8, pdus: u8 },
+    /// PDUs that were composed are sent.
+    Send { at: u8, pdus: u8 },
+    /// All there is to send is sent.
+    Output { at: u8 },
+    /// Devices change their manner.
+    Devices(Manner),
+    /// A request that a device holds completes.
+    Complete { index: u8, fault: Option<Fault> },
+    /// Buffers for transfers run short, or are free again.
+    Buffers { left: u8 },
+    /// In-capsule buffers run out, or are free again.
+    InCapsuleBuffers(bool),
+    /// Waiting commands may try again.
+    Retry { at: u8 },
+    /// Time passes.
+    Advance { milliseconds: u16 },
+    /// The catalog changes.
+    Change,
+    /// The target stops.
+    ShutDown { at: u8 },
+    /// A host is gone.
+    Close { at: u8 },
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum IoOpcode {
+    Read,
+    Write,
+    Compare,
+    WriteZeroes,
+    Verify,
+    Flush,
+    DatasetManagement,
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Manner {
+    Immediate,
+    Delayed,
+    Busy,
+    Failing(Fault),
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Fault {
+    Read,
+    Write,
+    Full,
+    Unsupported,
+    NotReady,
+}
+
+impl From<Fault> for MediaError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Read => Self::Read,
+            Fault::Write => Self::Write,
+            Fault::Full => Self::Full,
+            Fault::Unsupported => Self::Unsupported,
+            Fault::NotReady => Self::NotReady,
+        }
+    }
+}
+
+struct Peer {
+    host: Host,
+    /// It broke a rule: nothing is known of what it submitted.
+    wild: bool,
+    /// What to do to its next PDU: see [`Operation::Spoil`].
+    spoil: Option<(usize, u8, bool)>,
+    /// The target stops.
+    stopping: bool,
+}
+
+struct World<S: Storage> {
+    rig: Rig<S>,
+    config: Config,
+    delivery: Delivery,
+    peers: Vec<Peer>,
+    /// Some host wrote what is not known.
+    tainted: bool,
+    /// The latest controller.
+    cntlid: u16,
+    writes: u8,
+}
+
+impl<S: Storage> World<S> {
+    fn new(setup: &Setup, entries: u16) -> Self {
+        let mut rig = Rig::new();
+        rig.target.limits.io_queue_entries = entries.into();
+        rig.target.limits.admin_queue_entries = entries;
+        let eights = |n: u8| (u32::from(n) + 1) * 8 * 16;
+        let size = usize::from(setup.pieces) * 8 + 1;
+        Self {
+            rig,
+            config: Config {
+                header_digest: !setup.no_header_digest,
+                data_digest: !setup.no_data_digest,
+                cpda: setup.cpda & 31,
+                maxh2cdata: 4096 + eights(setup.maxh2cdata),
+                max_c2hdata: eights(setup.max_c2hdata),
+                max_r2t: eights(setup.max_r2t),
+                ..Config::default()
+            },
+            delivery: match (setup.in_place, setup.pieces) {
+                (true, _) => Delivery::InPlace(size),
+                (false, 0xFF) => Delivery::Whole,
+                (false, _) => Delivery::Pieces(size),
+            },
+            peers: Vec::new(),
+            tainted: false,
+            cntlid: 1,
+            writes: 0,
+        }
+    }
+
+    fn run(mut self, operations: &[Operation]) {
+        for operation in operations {
+            self.operate(operation);
+        }
+        self.settle();
+        self.check_settled();
+        self.fill_queues();
+        self.end();
+    }
+
+    fn operate(&mut self, operation: &Operation) {
+        match *operation {
+            Operation::Open { hpda, digests } => self.open(hpda & 31, digests & 3),
+            Operation::Devices(manner) => {
+                self.rig.target.device = match manner {
+                    Manner::Immediate => Device::Immediate,
+                    Manner::Delayed => Device::Delayed,
+                    Manner::Busy => Device::Busy,
+                    Manner::Failing(fault) => Device::Failing(fault.into()),
+                };
+            }
+            Operation::Complete { index, fault } => {
+                if let Some(last) = self.rig.target.pending().checked_sub(1) {
+                    let index = usize::from(index).min(last);
+                    self.rig.complete(index, fault.map(MediaError::from));
+                }
+            }
+            Operation::Buffers { left } => {
+                self.rig.target.transfer_buffers = match left {
+                    0xFF => usize::MAX,
+                    left => usize::from(left & 7),
+                };
+            }
+            Operation::InCapsuleBuffers(there) => self.rig.target.in_capsule_buffers = there,
+            Operation::Advance { milliseconds } => {
+                self.rig.advance(Duration::from_millis(milliseconds.into()));
+            }
+            Operation::Change => self.rig.target.change_catalog(),
+            _ => self.operate_at(operation),
+        }
+    }
+
+    /// Operations of one host.
+    fn operate_at(&mut self, operation: &Operation) {
+        let Some(at) = self.peer(operation) else {
+            return;
+        };
+        match *operation {
+            Operation::Connect {
+                qid,
+                discovery,
+                sqsize,
+                no_flow_control,
+                kato,
+                in_capsule,
+                ..
+            } => {
+                let (qid, cntlid) = match qid & 3 {
+                    0 => (0, 0xFFFF),
+                    qid => (qid.into(), self.cntlid),
+                };
+                let mut command = bytes::connect(0, qid, sqsize.into(), kato.into());
+                if no_flow_control {
+                    command = bytes::without_flow_control(command);
+                }
+                let subnqn = if discovery { DISCOVERY } else { SUBNQN };
+                let data = bytes::connect_data(cntlid, subnqn);
+                self.submit(at, command, Direction::FromHost, &data, in_capsule, 0);
+            }
+            Operation::Enable { .. } => {
+                let command = bytes::property_set(0, 0x14, CC_ENABLE);
+                self.submit(at, command, Direction::None, &[], true, 0);
+            }
+            Operation::Property {
+                write,
+                offset,
+                value,
+                ..
+            } => {
+                let command = if write {
+                    bytes::property_set(0, offset.into(), value.into())
+                } else {
+                    bytes::property_get(0, offset.into(), value & 1 != 0)
+                };
+                self.submit(at, command, Direction::None, &[], true, 0);
+            }
+            Operation::Io {
+                opcode,
+                nsid,
+                slba,
+                blocks,
+                in_capsule,
+                excess,
+                dword12,
+                ..
+            } => {
+                let dword12 = u32::from(dword12) << 24;
+                let blocks = u32::from(blocks & 63) + 1;
+                self.io(at, opcode, nsid, slba, blocks, dword12, in_capsule, excess);
+            }
+            Operation::Any {
+                opcode,
+                nsid,
+                len,
+                in_capsule,
+                dwords,
+                ..
+            } => {
+                let mut command = Command::new(opcode, 0).nsid(nsid.into());
+                for (index, value) in (10..).zip(dwords) {
+                    command = command.dword(index, value);
+                }
+                let direction = match opcode & 3 {
+                    1 => Direction::FromHost,
+                    2 => Direction::ToHost,
+                    _ => Direction::None,
+                };
+                // A Connect of unknown content would make this host's queue unknown.
+                if opcode != 0x7F {
+                    self.tainted |= opcode == 0x01;
+                    let len = usize::from(len) & 0x1FFF;
+                    let data = vec![0x33; len];
+                    self.submit(at, command, direction, &data, in_capsule, 0);
+                }
+            }
+            Operation::Ask {
+                log,
+                which,
+                nsid,
+                length,
+                offset,
+                ..
+            } => {
+                let length = u32::from(length & 0x1FFF);
+                let command = if log {
+                    let dwords = (length / 4).saturating_sub(1);
+                    Command::new(0x02, 0)
+                        .dword(10, u32::from(which) | dwords << 16)
+                        .dword(12, offset.into())
+                } else {
+                    Command::new(0x06, 0).dword(10, which.into())
+                };
+                let length = if log { length } else { 4096 };
+                let command = command.nsid(nsid.into());
+                let data = vec![0; length as usize];
+                self.submit(at, command, Direction::ToHost, &data, false, 0);
+            }
+            Operation::Await { .. } => {
+                self.submit(at, Command::new(0x0C, 0), Direction::None, &[], true, 0);
+            }
+            Operation::Abort { cid, .. } => {
+                let command = Command::new(0x08, 0).dword(10, u32::from(cid) << 16);
+                self.submit(at, command, Direction::None, &[], true, 0);
+            }
+            Operation::Disconnect { .. } => {
+                self.submit(at, bytes::disconnect(0), Direction::None, &[], true, 0);
+            }
+            Operation::Answer {
+                index,
+                len,
+                corrupt,
+                ..
+            } => self.answer(at, index.into(), len.into(), corrupt),
+            Operation::Raw { bytes, .. } => {
+                self.go_wild(at);
+                self.rig.input(at, &bytes, self.delivery);
+            }
+            Operation::Spoil {
+                offset,
+                change,
+                repair,
+                ..
+            } => self.peers[at].spoil = Some((offset.into(), change, repair)),
+            Operation::Compose { pdus, .. } => {
+                self.rig.compose(at, usize::from(pdus & 7) + 1);
+            }
+            Operation::Send { pdus, .. } => {
+                let bytes = self.rig.send(at, usize::from(pdus & 7) + 1);
+                self.receive(at, &bytes);
+            }
+            Operation::Output { .. } => self.output(at),
+            Operation::Retry { .. } => self.rig.retry(at),
+            Operation::ShutDown { .. } => {
+                self.peers[at].stopping = true;
+                self.rig.shut_down(at);
+            }
+            Operation::Close { .. } => self.rig.close(at),
+            _ => {}
+        }
+    }
+
+    /// The host that an operation is of.
+    fn peer(&self, operation: &Operation) -> Option<usize> {
+        use Operation as O;
+        let (O::Connect { at, .. }
+        | O::Enable { at }
+        | O::Property { at, .. }
+        | O::Io { at, .. }
+        | O::Any { at, .. }
+        | O::Ask { at, .. }
+        | O::Await { at }
+        | O::Abort { at, .. }
+        | O::Disconnect { at }
+        | O::Answer { at, .. }
+        | O::Raw { at, .. }
+        | O::Spoil { at, .. }
+        | O::Compose { at, .. }
+        | O::Send { at, .. }
+        | O::Output { at }
+        | O::Retry { at }
+        | O::ShutDown { at }
+        | O::Close { at }) = *operation
+        else {
+            return None;
+        };
+        usize::from(at).checked_rem(self.peers.len())
+    }
+
+    fn open(&mut self, hpda: u8, digests: u8) {
+        if self.peers.len() == MAX_CONNECTIONS {
+            return;
+        }
+        let at = self.rig.accept(&self.config);
+        self.peers.push(Peer {
+            host: Host::new(hpda),
+            wild: false,
+            spoil: None,
+            stopping: false,
+        });
+        self.rig
+            .input(at, &bytes::ic_req(hpda, digests), self.delivery);
+        self.output(at);
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "they are the operation's")]
+    fn io(
+        &mut self,
+        at: usize,
+        opcode: IoOpcode,
+        nsid: u8,
+        slba: u8,
+        blocks: u32,
+        dword12: u32,
+        in_capsule: bool,
+        excess: u8,
+    ) {
+        let nsid = [1, 2, 3, 7, 1, 2, 9, u32::MAX][usize::from(nsid & 7)];
+        let (code, direction) = match opcode {
+            IoOpcode::Read => (0x02, Direction::ToHost),
+            IoOpcode::Write => (0x01, Direction::FromHost),
+            IoOpcode::Compare => (0x05, Direction::FromHost),
+            IoOpcode::WriteZeroes => (0x08, Direction::None),
+            IoOpcode::Verify => (0x0C, Direction::None),
+            IoOpcode::Flush => (0x00, Direction::None),
+            IoOpcode::DatasetManagement => (0x09, Direction::FromHost),
+        };
+        let block = block_size(nsid);
+        let mut command = bytes::block_command(code, 0, nsid, slba.into(), blocks);
+        let data = match opcode {
+            IoOpcode::DatasetManagement => {
+                command = command.dword(10, blocks - 1).dword(11, 4);
+                ranges(slba, blocks)
+            }
+            _ if direction == Direction::None => Vec::new(),
+            _ => {
+                self.writes = self.writes.wrapping_add(1);
+                let len = blocks as usize * block as usize;
+                pattern(nsid, u64::from(slba) * u64::from(block), len, self.writes)
+            }
+        };
+        if !matches!(opcode, IoOpcode::DatasetManagement) {
+            let field = u32::from_le_bytes(command.0[48..52].try_into().expect("4 bytes"));
+            command = command.dword(12, field | dword12);
+        }
+        self.submit(at, command, direction, &data, in_capsule, excess.into());
+    }
+
+    /// Submits a command, if the host may; its CID is still to be chosen.
+    fn submit(
+        &mut self,
+        at: usize,
+        mut command: Command,
+        direction: Direction,
+        data: &[u8],
+        in_capsule: bool,
+        excess: u32,
+    ) {
+        let host = &mut self.peers[at].host;
+        if host.room() == 0 || !self.rig.is_open(at) || host.maxh2cdata == 0 {
+            return;
+        }
+        let [low, high] = host.free_cid().to_le_bytes();
+        command = command.byte(2, low).byte(3, high);
+        let len = bytes_len(data);
+        let limit = match host.queue {
+            Some(queue) if queue.qid > 0 => self.rig.target.limits.inline_data,
+            _ => 8192,
+        };
+        let inside = in_capsule && direction == Direction::FromHost && len <= limit;
+        let pdu = if direction == Direction::None {
+            host.submit(command, direction, &[])
+        } else if inside {
+            host.submit(command.data(Data::InCapsule(len)), direction, data)
+        } else {
+            host.submit_transfer(command, direction, len + excess)
+        };
+        self.deliver(at, pdu);
+    }
+
+    fn answer(&mut self, at: usize, index: usize, len: u32, corrupt: bool) {
+        let Some(request) = self.peers[at].host.requests.len().checked_sub(1) else {
+            return;
+        };
+        let index = index.min(request);
+        let data = self.data_of(at, index);
+        let host = &mut self.peers[at].host;
+        let digest = host.dressing.data_digest;
+        let mut pdu = host.answer(index, len, &data);
+        if corrupt
+            && digest
+            && let Some(last) = pdu.last_mut()
+        {
+            *last ^= 0x80;
+        }
+        self.deliver(at, pdu);
+    }
+
+    /// All that the command has to send, whose R2T this is.
+    fn data_of(&self, at: usize, index: usize) -> Vec<u8> {
+        let host = &self.peers[at].host;
+        let cid = host.requests[index].cid;
+        let command = host
+            .outstanding()
+            .find(|outstanding| outstanding.command.cid() == cid)
+            .expect("R2Ts are of outstanding commands");
+        let (sqe, len) = (&command.command.0, command.transfer as usize);
+        let field = |at: usize| u32::from_le_bytes(sqe[at..][..4].try_into().expect("4 bytes"));
+        match sqe[0] {
+            0x7F => {
+                let cntlid = if sqe[42] == 0 { 0xFFFF } else { self.cntlid };
+                bytes::connect_data(cntlid, SUBNQN)
+            }
+            0x01 | 0x05 => {
+                let block = u64::from(block_size(field(4)));
+                // Reads tell by the pattern where data belongs.
+                pattern(field(4), u64::from(field(40)) * block, len, 1)
+            }
+            0x09 => {
+                let mut ranges = ranges(sqe[40], field(40).saturating_add(1).min(256));
+                ranges.resize(len, 0);
+                ranges
+            }
+            _ => vec![0; len],
+        }
+    }
+
+    fn deliver(&mut self, at: usize, mut pdu: Vec<u8>) {
+        if let Some((offset, change, repair)) = self.peers[at].spoil.take()
+            && change != 0
+        {
+            let offset = offset % pdu.len();
+            pdu[offset] ^= change;
+            let header = usize::from(pdu[2]);
+            if repair && self.peers[at].host.dressing.header_digest && pdu.len() >= header + 4 {
+                let digest = crate::crc::crc32c(&pdu[..header]).to_le_bytes();
+                pdu[header..][..4].copy_from_slice(&digest);
+            }
+            self.go_wild(at);
+        }
+        self.rig.input(at, &pdu, self.delivery);
+    }
+
+    fn go_wild(&mut self, at: usize) {
+        self.peers[at].wild = true;
+        self.tainted = true;
+    }
+
+    fn output(&mut self, at: usize) {
+        let bytes = self.rig.output(at);
+        self.receive(at, &bytes);
+        self.rig.close_if_asked(at);
+    }
+
+    fn receive(&mut self, at: usize, bytes: &[u8]) {
+        assert!(self.tainted || !shows_poison(bytes), "memory is shown");
+        let peer = &mut self.peers[at];
+        let received = if peer.wild {
+            peer.host.receive_blindly(bytes)
+        } else {
+            peer.host.receive(bytes)
+        };
+        if let Err(fault) = received {
+            panic!("connection {at}: {fault}");
+        }
+        assert!(
+            peer.wild || peer.host.terminated.is_none(),
+            "connection {at}: terminated with {:?} for nothing",
+            peer.host.terminated
+        );
+        if let Some(queue) = peer.host.queue {
+            self.cntlid = queue.cntlid;
+        }
+        let io = peer.host.queue.is_some_and(|queue| queue.qid > 0);
+        for finished in std::mem::take(&mut peer.host.finished) {
+            if io {
+                self.check_read(&finished);
+            }
+        }
+    }
+
+    /// What a read brought is what some write stored there.
+    fn check_read(&self, finished: &Finished) {
+        let sqe = &finished.command.0;
+        let field = |at: usize| u32::from_le_bytes(sqe[at..][..4].try_into().expect("4 bytes"));
+        if sqe[0] != 0x02 || self.tainted {
+            return;
+        }
+        let from = u64::from(field(40)) * u64::from(block_size(field(4)));
+        assert!(
+            is_pattern(field(4), from, &finished.data),
+            "{sqe:02x?} read something else"
+        );
+    }
+
+    /// Everything held up goes on, until nothing moves.
+    fn settle(&mut self) {
+        let target = &mut self.rig.target;
+        target.device = Device::Immediate;
+        target.transfer_buffers = usize::MAX;
+        target.in_capsule_buffers = true;
+        for _ in 0..MAX_ROUNDS {
+            let mut moved = false;
+            while self.rig.complete(0, None) {
+                moved = true;
+            }
+            for at in 0..self.peers.len() {
+                if self.rig.is_open(at) && self.rig.is_waiting(at) {
+                    self.rig.retry(at);
+                    moved = true;
+                }
+                let bytes = self.rig.output(at);
+                moved |= !bytes.is_empty();
+                self.receive(at, &bytes);
+                self.peers[at].spoil = None;
+                if !self.peers[at].host.requests.is_empty() && self.rig.is_open(at) {
+                    self.answer(at, 0, u32::MAX, false);
+                    moved = true;
+                }
+                self.rig.close_if_asked(at);
+            }
+            if !moved {
+                return;
+            }
+        }
+        panic!("it never settles");
+    }
+
+    fn check_settled(&self) {
+        for (at, peer) in self.peers.iter().enumerate() {
+            if !self.rig.is_open(at) || peer.wild {
+                continue;
+            }
+            assert!(!peer.host.mid_pdu(), "connection {at}: half a PDU");
+            assert!(
+                !peer.stopping,
+                "connection {at} is idle, and not closed though the target stops"
+            );
+            let forgotten = peer
+                .host
+                .outstanding()
+                .find(|outstanding| outstanding.command.0[0] != 0x0C);
+            assert!(forgotten.is_none(), "connection {at}: {forgotten:?}");
+        }
+    }
+
+    /// As many commands as a queue may have outstanding find room in it.
+    fn fill_queues(&mut self) {
+        for round in 0..2 {
+            for at in 0..self.peers.len() {
+                let io = match self.peers[at].host.queue {
+                    Some(queue) => queue.qid > 0,
+                    None => continue,
+                };
+                if self.peers[at].wild || !self.rig.is_open(at) {
+                    continue;
+                }
+                self.rig.target.device = Device::Delayed;
+                while self.peers[at].host.room() > 0 {
+                    let command = if io {
+                        Command::new(0x00, 0).nsid(1)
+                    } else {
+                        bytes::property_get(0, 0x08, false)
+                    };
+                    self.submit(at, command, Direction::None, &[], true, 0);
+                    assert!(self.rig.is_open(at));
+                }
+                let closing = self.rig.closing(at);
+                assert!(closing.is_none(), "round {round}: {closing:?}");
+                self.settle();
+                self.check_settled();
+            }
+        }
+    }
+
+    fn end(mut self) {
+        for at in 0..self.peers.len() {
+            self.rig.close(at);
+            assert!(self.rig.is_drained(at), "connection {at} is not drained");
+        }
+        assert_eq!(self.rig.target.buffers_taken(), 0, "buffers are kept");
+        assert_eq!(self.rig.target.controllers(), 0, "controllers are kept");
+    }
+}
+
+fn block_size(nsid: u32) -> u32 {
+    if nsid == 2 { 4096 } else { 512 }
+}
+
+/// Ranges of Dataset Management: every second block.
+fn ranges(slba: u8, count: u32) -> Vec<u8> {
+    (0..u64::from(count))
+        .flat_map(|index| {
+            let mut range = [0; 16];
+            range[4..8].copy_from_slice(&1u32.to_le_bytes());
+            range[8..16].copy_from_slice(&(u64::from(slba) + index * 2).to_le_bytes());
+            range
+        })
+        .collect()
+}
+
+fn bytes_len(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).expect("tests are not that large")
+}

@@ -1,0 +1,23 @@
+//! What the tests and fuzz targets of `nvmf-core` share.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`bytes`] | a host's PDUs and commands, by hand |
+//! | [`reader`] | a strict reader of what a controller sends |
+//! | [`host`] | a host that keeps the rules, and checks that the controller does |
+//! | [`target`] | catalog, devices and buffers in memory |
+//! | [`rig`] | connections of that target, in virtual time |
+//! | [`fuzz`] | what must hold for any input: the bodies of the fuzz targets |
+
+pub mod bytes;
+pub mod crc;
+pub mod fuzz;
+pub mod host;
+pub mod reader;
+pub mod rig;
+pub mod target;
+
+/// A length as PDUs have it.
+fn bytes_len(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).expect("tests are not that large")
+}
