@@ -151,7 +151,7 @@ pub trait Catalog {
 }
 
 /// In-capsule data of admin and Fabrics commands, bytes, on transports that
-/// leave it open (NVMe/TCP 1.1, section 3.6.2.4: always 8 KiB).
+/// leave it open (NVMe/TCP 1.1, section 3.6.2: always 8 KiB).
 pub const ADMIN_INLINE_DATA: u32 = 8192;
 
 /// What a binding can carry; reported to hosts and enforced.

@@ -3,7 +3,7 @@ use core::fmt;
 
 use crate::wire::pdu::Fes;
 
-/// A fatal transport error, as a TermReq reports it (section 3.6.2.2).
+/// A fatal transport error, as a TermReq reports it (section 3.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Fatal {

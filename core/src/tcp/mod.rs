@@ -23,5 +23,6 @@ pub mod connection;
 pub mod fatal;
 pub mod host;
 pub mod rx;
+mod session;
 pub mod target;
 pub mod tx;

@@ -3,8 +3,9 @@
 use core::time::Duration;
 
 use super::fatal::Fatal;
-use super::rx::{Digests, End, Framed, Framer, Need, Progress};
-use super::tx::{Dress, MAX_HEAD};
+use super::rx::{Digests, End, Framed, Need};
+use super::session::{Arrived, Phase, Session};
+use super::tx::MAX_HEAD;
 use crate::digest::Crc32c;
 use crate::storage::{Fifo, Link, NIL, Storage};
 use crate::target::ADMIN_INLINE_DATA;
@@ -12,15 +13,12 @@ use crate::time::Instant;
 use crate::wire::cqe::Cqe;
 use crate::wire::ids::Cid;
 use crate::wire::pdu::{
-    CapsuleCmd, CapsuleResp, DataPdu, IcReq, IcResp, PDA_MAX, PduType, R2t, TermReq, dgst, flags,
+    CapsuleCmd, CapsuleResp, DataPdu, IcReq, IcResp, PDA_MAX, PduType, R2t, dgst, flags,
 };
 use crate::wire::sgl::Sgl;
 use crate::wire::sqe::Sqe;
 use crate::wire::status::Status;
 use crate::{DataBuffers, InCapsule, Place, SlotId, Source, Ticket, Transport};
-
-/// How long the peer has to close the connection after a TermReq (section 3.5).
-const TERM_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How a target's connections behave.
 #[derive(Clone, Copy, Debug)]
@@ -106,9 +104,7 @@ pub struct TargetQueue<S: Storage> {
 #[derive(Debug)]
 struct Connection {
     config: Config,
-    phase: Phase,
-    rx: Framer,
-    dress: Dress,
+    session: Session,
     free: Fifo,
     ready: Fifo,
     /// What the data now arriving is.
@@ -116,28 +112,6 @@ struct Connection {
     inline_data: u32,
     /// C2HData may imply the completion (SUCCESS).
     imply_success: bool,
-    deadline: Option<Instant>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// No ICReq yet.
-    New,
-    /// ICResp to be sent.
-    Initializing,
-    /// Commands flow.
-    Live,
-    /// TermReq to be sent.
-    Terminating(Fatal),
-    /// Nothing more is sent, and what comes is not read.
-    Ended,
-}
-
-impl Phase {
-    /// What comes is not read any more.
-    const fn is_over(self) -> bool {
-        matches!(self, Self::Terminating(_) | Self::Ended)
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -150,7 +124,6 @@ enum Arriving {
     Data {
         slot: SlotId,
     },
-    TermReq(Fatal),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -226,19 +199,16 @@ impl<S: Storage> TargetQueue<S> {
             slots,
             link: Connection {
                 config: *config,
-                phase: Phase::New,
-                rx: Framer::new(End::Controller, config.crc32c),
-                dress: Dress {
-                    digests: Digests::default(),
-                    pda: 0,
-                    crc32c: config.crc32c,
-                },
+                session: Session::new(
+                    End::Controller,
+                    config.crc32c,
+                    now.after(config.icreq_timeout),
+                ),
                 free,
                 ready: Fifo::new(),
                 arriving: None,
                 inline_data: ADMIN_INLINE_DATA,
                 imply_success: false,
-                deadline: Some(now.after(config.icreq_timeout)),
             },
         }
     }
@@ -246,10 +216,7 @@ impl<S: Storage> TargetQueue<S> {
     /// Where the next bytes of the stream belong.
     #[must_use]
     pub fn need(&self) -> Need {
-        if self.link.phase.is_over() {
-            return Need::Skip(u32::MAX);
-        }
-        self.link.rx.need()
+        self.link.session.need()
     }
 
     /// Takes the next bytes of the stream, up to the first event or fault.
@@ -265,41 +232,30 @@ impl<S: Storage> TargetQueue<S> {
         now: Instant,
     ) -> Result<(usize, Option<Event>), Fatal> {
         let mut used = 0;
-        let mut outcome = Ok(None);
         while let Some(rest) = bytes.get(used..)
             && !rest.is_empty()
-            && matches!(outcome, Ok(None))
         {
-            if self.link.phase.is_over() {
-                return Ok((bytes.len(), None));
+            let (taken, arrived) = self.link.session.take(rest, buffers, now)?;
+            used = used.saturating_add(taken);
+            let event = match arrived {
+                Arrived::Header(framed) => self
+                    .link
+                    .header(self.slots.as_mut(), framed, buffers)
+                    .map_err(|fatal| self.link.session.fail(fatal, now))?,
+                arrived => self.link.arrived(self.slots.as_mut(), arrived),
+            };
+            if event.is_some() {
+                return Ok((used, event));
             }
-            outcome = self
-                .link
-                .rx
-                .push(rest, buffers)
-                .and_then(|(taken, progress)| {
-                    used = used.saturating_add(taken);
-                    self.link.progress(self.slots.as_mut(), progress, buffers)
-                });
         }
-        match outcome {
-            // Section 3.5: a TermReq is never answered by another, be it malformed.
-            Err(fatal) if self.link.rx.in_term_req() => Ok((used, self.link.terminated(fatal))),
-            Err(fatal) => {
-                self.link.terminate(fatal, now);
-                Err(fatal)
-            }
-            Ok(event) => Ok((used, event)),
-        }
+        Ok((used, None))
     }
 
     /// The bytes that [`Need::Payload`] asked for, or the first of them, are at
     /// their place: `bytes` are they, for the digest.
     pub fn placed(&mut self, bytes: &[u8]) -> Option<Event> {
-        match self.link.rx.data(bytes) {
-            Progress::Data { intact } => self.link.data_end(self.slots.as_mut(), intact),
-            _ => None,
-        }
+        let arrived = self.link.session.placed(bytes);
+        self.link.arrived(self.slots.as_mut(), arrived)
     }
 
     /// Writes the head of the next PDU to send, and says what follows it.
@@ -322,7 +278,7 @@ impl<S: Storage> TargetQueue<S> {
     /// Whether something waits for [`TargetQueue::poll_transmit`].
     #[must_use]
     pub fn wants_transmit(&self) -> bool {
-        match self.link.phase {
+        match self.link.session.phase {
             Phase::Initializing | Phase::Terminating(_) => true,
             Phase::Live => self.link.ready.first().is_some(),
             Phase::New | Phase::Ended => false,
@@ -331,19 +287,19 @@ impl<S: Storage> TargetQueue<S> {
 
     /// The connection is gone: there is nothing to send or to wait for.
     pub fn connection_closed(&mut self) {
-        self.link.end();
+        self.link.session.close();
     }
 
     /// When [`TargetQueue::timed_out`] should be asked.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.link.deadline
+        self.link.session.deadline
     }
 
     /// Whether the peer took too long: over its ICReq, or over closing after a TermReq.
     #[must_use]
     pub fn timed_out(&self, now: Instant) -> bool {
-        self.link.deadline.is_some_and(|deadline| deadline <= now)
+        self.link.session.timed_out(now)
     }
 }
 
@@ -383,7 +339,7 @@ impl<S: Storage> Transport for TargetQueue<S> {
     }
 
     fn sends_media(&self) -> bool {
-        !self.link.dress.digests.data
+        !self.link.session.dress.digests.data
     }
 
     fn connected(&mut self, entries: u32, inline_data: u32, sq_flow_control: bool) {
@@ -410,65 +366,34 @@ impl Connection {
         }
     }
 
-    fn terminate(&mut self, fatal: Fatal, now: Instant) {
-        if !self.phase.is_over() {
-            self.phase = Phase::Terminating(fatal);
-            self.deadline = Some(now.after(TERM_TIMEOUT));
-        }
-    }
-
-    /// Something ended with the bytes just taken. Of a header: what the PDU may
-    /// be now, and where its data goes.
-    fn progress(
+    /// A PDU's header is here: what it means, and where its data goes.
+    fn header(
         &mut self,
         slots: &mut [Slot],
-        progress: Progress,
+        framed: Framed,
         buffers: &mut impl DataBuffers,
     ) -> Result<Option<Event>, Fatal> {
-        let framed = match progress {
-            Progress::More => return Ok(None),
-            Progress::Data { intact } => return Ok(self.data_end(slots, intact)),
-            Progress::Header(framed) => framed,
-        };
         match framed.pdu_type {
-            PduType::H2cTermReq => Ok(self.term_req(framed)),
             PduType::IcReq => self.ic_req().map(|()| None),
-            // Section 3.4.1: nothing but ICReq before ICResp was sent.
-            _ if self.phase != Phase::Live => Err(Fatal::SEQUENCE),
             PduType::CapsuleCmd => self.capsule(slots, framed, buffers),
             _ => self.h2c_data(slots, framed).map(|()| None),
         }
     }
 
-    fn term_req(&mut self, framed: Framed) -> Option<Event> {
-        let request: TermReq = self.rx.header_as()?;
-        let fatal = Fatal {
-            fes: request.fes(),
-            fei: request.fei.get(),
-        };
-        if framed.data_len == 0 {
-            return self.terminated(fatal);
+    fn arrived(&mut self, slots: &mut [Slot], arrived: Arrived) -> Option<Event> {
+        match arrived {
+            Arrived::Data { intact } => self.data_end(slots, intact),
+            Arrived::Terminated(fatal) => Some(Event::Terminated(fatal)),
+            Arrived::Nothing | Arrived::Header(_) => None,
         }
-        self.arriving = Some(Arriving::TermReq(fatal));
-        None
     }
 
-    fn terminated(&mut self, fatal: Fatal) -> Option<Event> {
-        self.end();
-        Some(Event::Terminated(fatal))
-    }
-
-    fn end(&mut self) {
-        self.phase = Phase::Ended;
-        self.deadline = None;
-    }
-
-    /// Section 3.6.2.1.
+    /// Section 3.6.2, ICReq.
     fn ic_req(&mut self) -> Result<(), Fatal> {
-        if self.phase != Phase::New {
+        if self.session.phase != Phase::New {
             return Err(Fatal::SEQUENCE);
         }
-        let request: IcReq = self.rx.header_as().ok_or(Fatal::field(0))?;
+        let request: IcReq = self.session.rx.header_as().ok_or(Fatal::field(0))?;
         if request.pfv.get() != 0 {
             return Err(Fatal::unsupported(8));
         }
@@ -479,23 +404,23 @@ impl Connection {
             header: self.config.header_digest && request.hdgst(),
             data: self.config.data_digest && request.ddgst(),
         };
-        self.dress.pda = request.hpda;
+        self.session.dress.pda = request.hpda;
         // ICResp itself goes without digests, so they are in force once it is composed.
-        self.rx.agree(digests, self.config.cpda);
-        self.phase = Phase::Initializing;
-        self.deadline = None;
-        self.dress.digests = digests;
+        self.session.rx.agree(digests, self.config.cpda);
+        self.session.phase = Phase::Initializing;
+        self.session.deadline = None;
+        self.session.dress.digests = digests;
         Ok(())
     }
 
-    /// Section 3.6.2.5.
+    /// Section 3.6.2, CapsuleCmd.
     fn capsule(
         &mut self,
         slots: &mut [Slot],
         framed: Framed,
         buffers: &mut impl DataBuffers,
     ) -> Result<Option<Event>, Fatal> {
-        let capsule: CapsuleCmd = self.rx.header_as().ok_or(Fatal::field(0))?;
+        let capsule: CapsuleCmd = self.session.rx.header_as().ok_or(Fatal::field(0))?;
         let sqe = capsule.sqe;
         let len = framed.data_len;
         if len > self.inline_data {
@@ -526,7 +451,7 @@ impl Connection {
             return Ok(self.command(slots, slot, sqe, data));
         }
         let kept = !misplaced && buffers.reserve(slot, len);
-        self.rx.data_to(kept.then_some(Place {
+        self.session.rx.data_to(kept.then_some(Place {
             slot,
             offset: 0,
             len,
@@ -552,9 +477,9 @@ impl Connection {
         Some(Event::Command { ticket, sqe, data })
     }
 
-    /// Section 3.6.2.7. Of several faults the lowest field's is reported.
+    /// Section 3.6.2, H2CData. Of several faults the lowest field's is reported.
     fn h2c_data(&mut self, slots: &mut [Slot], framed: Framed) -> Result<(), Fatal> {
-        let header: DataPdu = self.rx.header_as().ok_or(Fatal::field(0))?;
+        let header: DataPdu = self.session.rx.header_as().ok_or(Fatal::field(0))?;
         let (offset, len) = (header.datao.get(), header.datal.get());
         if len != framed.data_len || len == 0 {
             return Err(Fatal::field(4));
@@ -583,7 +508,7 @@ impl Connection {
         }
         slot.done = end;
         self.arriving = Some(Arriving::Data { slot: id });
-        self.rx.data_to(Some(Place {
+        self.session.rx.data_to(Some(Place {
             slot: id,
             offset,
             len,
@@ -593,7 +518,6 @@ impl Connection {
 
     fn data_end(&mut self, slots: &mut [Slot], intact: bool) -> Option<Event> {
         match self.arriving.take()? {
-            Arriving::TermReq(fatal) => self.terminated(fatal),
             Arriving::Command { slot, sqe, data } => {
                 let data = if intact { data } else { InCapsule::Corrupt };
                 self.command(slots, slot, sqe, data)
@@ -619,21 +543,13 @@ impl Connection {
     }
 
     fn poll_transmit(&mut self, slots: &mut [Slot], head: &mut [u8; MAX_HEAD]) -> Option<Transmit> {
-        match self.phase {
+        match self.session.phase {
             Phase::New | Phase::Ended => None,
             Phase::Initializing => {
-                self.phase = Phase::Live;
+                self.session.phase = Phase::Live;
                 Some(only_head(self.ic_resp(head)))
             }
-            Phase::Terminating(fatal) => {
-                self.phase = Phase::Ended;
-                Some(only_head(self.dress.term_req(
-                    head,
-                    PduType::C2hTermReq,
-                    fatal,
-                    self.rx.header(),
-                )))
-            }
+            Phase::Terminating(_) => self.session.last_word(head).map(only_head),
             Phase::Live => self.command_pdu(slots, head),
         }
     }
@@ -641,13 +557,13 @@ impl Connection {
     fn ic_resp(&self, head: &mut [u8; MAX_HEAD]) -> usize {
         let mut response = IcResp::new(self.config.maxh2cdata);
         response.cpda = self.config.cpda;
-        if self.dress.digests.header {
+        if self.session.dress.digests.header {
             response.dgst |= dgst::HDGST;
         }
-        if self.dress.digests.data {
+        if self.session.dress.digests.data {
             response.dgst |= dgst::DDGST;
         }
-        self.dress.undressed().head(head, &response, 0)
+        self.session.dress.undressed().head(head, &response, 0)
     }
 
     fn command_pdu(&mut self, slots: &mut [Slot], head: &mut [u8; MAX_HEAD]) -> Option<Transmit> {
@@ -663,7 +579,7 @@ impl Connection {
                 slot.stage = Stage::Fetching;
                 let r2t = R2t::new(slot.cid.0, id.0, slot.done, len);
                 self.ready.pop(slots);
-                Some(only_head(self.dress.head(head, &r2t, 0)))
+                Some(only_head(self.session.dress.head(head, &r2t, 0)))
             }
             Stage::SendQueued => {
                 let offset = slot.done;
@@ -673,7 +589,7 @@ impl Connection {
                     .min(self.config.max_c2hdata);
                 slot.done = offset.saturating_add(len);
                 let last = slot.done >= slot.total;
-                // Section 3.6.2.9: SUCCESS stands for a completion that says
+                // Section 3.6.2, C2HData: SUCCESS stands for a completion that says
                 // nothing, and needs SQ flow control to be off.
                 let success = last
                     && self.imply_success
@@ -694,9 +610,9 @@ impl Connection {
                     slot.stage = Stage::ResponseQueued;
                 }
                 Some(Transmit {
-                    head_len: self.dress.head(head, &header, len),
+                    head_len: self.session.dress.head(head, &header, len),
                     payload: Some(source),
-                    data_digest: self.dress.digests.data,
+                    data_digest: self.session.dress.digests.data,
                     finishes: success.then_some(id),
                 })
             }
@@ -706,7 +622,7 @@ impl Connection {
                 self.ready.pop(slots);
                 Some(Transmit {
                     finishes: Some(id),
-                    ..only_head(self.dress.head(head, &response, 0))
+                    ..only_head(self.session.dress.head(head, &response, 0))
                 })
             }
             Stage::Free | Stage::Arriving | Stage::Held | Stage::Fetching | Stage::Composed => {

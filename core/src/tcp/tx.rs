@@ -82,7 +82,7 @@ impl Dress {
         }
     }
 
-    /// Section 3.6.2.3: a TermReq, without digests, that quotes the header at fault.
+    /// Section 3.6.2: a TermReq, without digests, that quotes the header at fault.
     pub(super) fn term_req(
         &self,
         out: &mut [u8; MAX_HEAD],

@@ -6,8 +6,9 @@
 use core::time::Duration;
 
 use super::fatal::Fatal;
-use super::rx::{Digests, End, Framed, Framer, Need, Progress};
-use super::tx::{Dress, MAX_HEAD};
+use super::rx::{Digests, End, Framed, Need};
+use super::session::{Arrived, Phase, Session};
+use super::tx::MAX_HEAD;
 use crate::digest::Crc32c;
 use crate::storage::{Fifo, Link, NIL, Storage};
 use crate::target::ADMIN_INLINE_DATA;
@@ -15,15 +16,12 @@ use crate::time::Instant;
 use crate::wire::cqe::Cqe;
 use crate::wire::ids::Cid;
 use crate::wire::pdu::{
-    CapsuleCmd, CapsuleResp, DataPdu, IcReq, IcResp, PDA_MAX, PduType, R2t, TermReq, dgst, flags,
+    CapsuleCmd, CapsuleResp, DataPdu, IcReq, IcResp, PDA_MAX, PduType, R2t, dgst, flags,
 };
 use crate::wire::sgl::Sgl;
 use crate::wire::sqe::Sqe;
 use crate::wire::status::Status;
 use crate::{DataBuffers, Place, SlotId};
-
-/// How long the peer has to close the connection after a TermReq (section 3.5).
-const TERM_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bits of a CID that are the slot's index; the rest are its generation.
 const INDEX_BITS: u32 = 12;
@@ -113,43 +111,18 @@ pub struct HostQueue<S: Storage> {
 #[derive(Debug)]
 struct Connection {
     config: Config,
-    phase: Phase,
-    rx: Framer,
-    dress: Dress,
+    session: Session,
     free: Fifo,
     ready: Fifo,
     /// What the data now arriving is.
     arriving: Option<Arriving>,
     inline_data: u32,
     maxh2cdata: u32,
-    deadline: Option<Instant>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// ICReq to be sent.
-    New,
-    /// ICResp awaited.
-    Initializing,
-    /// Commands flow.
-    Live,
-    /// TermReq to be sent.
-    Terminating(Fatal),
-    /// Nothing more is sent, and what comes is not read.
-    Ended,
-}
-
-impl Phase {
-    /// What comes is not read any more.
-    const fn is_over(self) -> bool {
-        matches!(self, Self::Terminating(_) | Self::Ended)
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Arriving {
     Data { slot: SlotId, success: bool },
-    TermReq(Fatal),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -259,19 +232,12 @@ impl<S: Storage> HostQueue<S> {
             slots,
             link: Connection {
                 config: *config,
-                phase: Phase::New,
-                rx: Framer::new(End::Host, config.crc32c),
-                dress: Dress {
-                    digests: Digests::default(),
-                    pda: 0,
-                    crc32c: config.crc32c,
-                },
+                session: Session::new(End::Host, config.crc32c, now.after(config.icresp_timeout)),
                 free,
                 ready: Fifo::new(),
                 arriving: None,
                 inline_data: ADMIN_INLINE_DATA,
                 maxh2cdata: IcResp::MAXH2CDATA_MIN,
-                deadline: Some(now.after(config.icresp_timeout)),
             },
         }
     }
@@ -288,7 +254,7 @@ impl<S: Storage> HostQueue<S> {
     /// The digests that both ends agreed to.
     #[must_use]
     pub const fn digests(&self) -> Digests {
-        self.link.dress.digests
+        self.link.session.dress.digests
     }
 
     /// Takes a command; its CID and data pointer are set here. Its buffer must
@@ -315,10 +281,7 @@ impl<S: Storage> HostQueue<S> {
     /// Where the next bytes of the stream belong.
     #[must_use]
     pub fn need(&self) -> Need {
-        if self.link.phase.is_over() {
-            return Need::Skip(u32::MAX);
-        }
-        self.link.rx.need()
+        self.link.session.need()
     }
 
     /// Takes the next bytes of the stream, up to the first event or fault.
@@ -334,35 +297,30 @@ impl<S: Storage> HostQueue<S> {
         now: Instant,
     ) -> Result<(usize, Option<Event>), Fatal> {
         let mut used = 0;
-        let mut outcome = Ok(None);
         while let Some(rest) = bytes.get(used..)
             && !rest.is_empty()
-            && matches!(outcome, Ok(None))
         {
-            if self.link.phase.is_over() {
-                return Ok((bytes.len(), None));
+            let (taken, arrived) = self.link.session.take(rest, buffers, now)?;
+            used = used.saturating_add(taken);
+            let event = match arrived {
+                Arrived::Header(framed) => self
+                    .link
+                    .header(self.slots.as_mut(), framed)
+                    .map_err(|fatal| self.link.session.fail(fatal, now))?,
+                arrived => self.link.arrived(self.slots.as_mut(), arrived),
+            };
+            if event.is_some() {
+                return Ok((used, event));
             }
-            outcome = self
-                .link
-                .rx
-                .push(rest, buffers)
-                .and_then(|(taken, progress)| {
-                    used = used.saturating_add(taken);
-                    self.link.progress(self.slots.as_mut(), progress)
-                });
         }
-        outcome
-            .map(|event| (used, event))
-            .inspect_err(|fatal| self.link.terminate(*fatal, now))
+        Ok((used, None))
     }
 
     /// The bytes that [`Need::Payload`] asked for, or the first of them, are at
     /// their place: `bytes` are they, for the digest.
     pub fn placed(&mut self, bytes: &[u8]) -> Option<Event> {
-        match self.link.rx.data(bytes) {
-            Progress::Data { intact } => self.link.data_end(self.slots.as_mut(), intact),
-            _ => None,
-        }
+        let arrived = self.link.session.placed(bytes);
+        self.link.arrived(self.slots.as_mut(), arrived)
     }
 
     /// Writes the head of the next PDU to send, and says what follows it.
@@ -383,7 +341,7 @@ impl<S: Storage> HostQueue<S> {
     /// Whether something waits for [`HostQueue::poll_transmit`].
     #[must_use]
     pub const fn wants_transmit(&self) -> bool {
-        match self.link.phase {
+        match self.link.session.phase {
             Phase::New | Phase::Terminating(_) => true,
             Phase::Live => self.link.ready.first().is_some(),
             Phase::Initializing | Phase::Ended => false,
@@ -393,13 +351,13 @@ impl<S: Storage> HostQueue<S> {
     /// When [`HostQueue::timed_out`] should be asked.
     #[must_use]
     pub const fn poll_timeout(&self) -> Option<Instant> {
-        self.link.deadline
+        self.link.session.deadline
     }
 
     /// Whether the controller took too long: over its ICResp, or over closing after a TermReq.
     #[must_use]
     pub fn timed_out(&self, now: Instant) -> bool {
-        self.link.deadline.is_some_and(|deadline| deadline <= now)
+        self.link.session.timed_out(now)
     }
 }
 
@@ -410,53 +368,30 @@ fn list_free(free: &mut Fifo, slots: &mut [Slot], from: usize) {
 }
 
 impl Connection {
-    fn terminate(&mut self, fatal: Fatal, now: Instant) {
-        if !self.phase.is_over() {
-            self.phase = Phase::Terminating(fatal);
-            self.deadline = Some(now.after(TERM_TIMEOUT));
+    /// A PDU's header is here: what it means, and where its data goes.
+    fn header(&mut self, slots: &mut [Slot], framed: Framed) -> Result<Option<Event>, Fatal> {
+        match framed.pdu_type {
+            PduType::IcResp => self.ic_resp(),
+            PduType::CapsuleResp => self.response(slots),
+            PduType::R2t => self.r2t(slots).map(|()| None),
+            _ => self.c2h_data(slots, framed).map(|()| None),
         }
     }
 
-    fn progress(&mut self, slots: &mut [Slot], progress: Progress) -> Result<Option<Event>, Fatal> {
-        match progress {
-            Progress::More => Ok(None),
-            Progress::Data { intact } => Ok(self.data_end(slots, intact)),
-            Progress::Header(framed) => match framed.pdu_type {
-                PduType::C2hTermReq => Ok(self.term_req(framed)),
-                PduType::IcResp => self.ic_resp(),
-                _ if self.phase != Phase::Live => Err(Fatal::SEQUENCE),
-                PduType::CapsuleResp => self.response(slots),
-                PduType::R2t => self.r2t(slots).map(|()| None),
-                _ => self.c2h_data(slots, framed).map(|()| None),
-            },
+    fn arrived(&mut self, slots: &mut [Slot], arrived: Arrived) -> Option<Event> {
+        match arrived {
+            Arrived::Data { intact } => self.data_end(slots, intact),
+            Arrived::Terminated(fatal) => Some(Event::Terminated(fatal)),
+            Arrived::Nothing | Arrived::Header(_) => None,
         }
     }
 
-    fn term_req(&mut self, framed: Framed) -> Option<Event> {
-        let request: TermReq = self.rx.header_as()?;
-        let fatal = Fatal {
-            fes: request.fes(),
-            fei: request.fei.get(),
-        };
-        if framed.data_len == 0 {
-            return self.terminated(fatal);
-        }
-        self.arriving = Some(Arriving::TermReq(fatal));
-        None
-    }
-
-    fn terminated(&mut self, fatal: Fatal) -> Option<Event> {
-        self.phase = Phase::Ended;
-        self.deadline = None;
-        Some(Event::Terminated(fatal))
-    }
-
-    /// Section 3.6.2.2: the controller may agree to less than was asked for, not to more.
+    /// Section 3.6.2, ICResp: the controller may agree to less than was asked for, not to more.
     fn ic_resp(&mut self) -> Result<Option<Event>, Fatal> {
-        if self.phase != Phase::Initializing {
+        if self.session.phase != Phase::Initializing {
             return Err(Fatal::SEQUENCE);
         }
-        let response: IcResp = self.rx.header_as().ok_or(Fatal::field(0))?;
+        let response: IcResp = self.session.rx.header_as().ok_or(Fatal::field(0))?;
         if response.pfv.get() != 0 {
             return Err(Fatal::unsupported(8));
         }
@@ -476,11 +411,11 @@ impl Connection {
             return Err(Fatal::field(12));
         }
         self.maxh2cdata = maxh2cdata;
-        self.dress.pda = response.cpda;
-        self.dress.digests = digests;
-        self.rx.agree(digests, self.config.hpda);
-        self.phase = Phase::Live;
-        self.deadline = None;
+        self.session.dress.pda = response.cpda;
+        self.session.dress.digests = digests;
+        self.session.rx.agree(digests, self.config.hpda);
+        self.session.phase = Phase::Live;
+        self.session.deadline = None;
         Ok(Some(Event::Ready))
     }
 
@@ -492,9 +427,9 @@ impl Connection {
         (alive && slot.cid.0 == cid && slot.completion.is_none()).then_some((id, slot))
     }
 
-    /// Section 3.6.2.6.
+    /// Section 3.6.2, CapsuleResp.
     fn response(&mut self, slots: &mut [Slot]) -> Result<Option<Event>, Fatal> {
-        let response: CapsuleResp = self.rx.header_as().ok_or(Fatal::field(0))?;
+        let response: CapsuleResp = self.session.rx.header_as().ok_or(Fatal::field(0))?;
         // The CID is at byte 12 of the entry, which is at byte 8.
         let (id, slot) = Self::command(slots, response.cqe.cid.get()).ok_or(Fatal::field(20))?;
         slot.end(response.cqe, true);
@@ -508,10 +443,10 @@ impl Connection {
         Some(event)
     }
 
-    /// Section 3.6.2.8: one R2T of a command at a time (MAXR2T is 0), in order
+    /// Section 3.6.2, R2T: one R2T of a command at a time (MAXR2T is 0), in order
     /// and within its data.
     fn r2t(&mut self, slots: &mut [Slot]) -> Result<(), Fatal> {
-        let r2t: R2t = self.rx.header_as().ok_or(Fatal::field(0))?;
+        let r2t: R2t = self.session.rx.header_as().ok_or(Fatal::field(0))?;
         let (id, slot) = Self::command(slots, r2t.cccid.get()).ok_or(Fatal::field(8))?;
         let Data::FromHost(total) = slot.data else {
             return Err(Fatal::field(8));
@@ -537,9 +472,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Section 3.6.2.9.
+    /// Section 3.6.2, C2HData.
     fn c2h_data(&mut self, slots: &mut [Slot], framed: Framed) -> Result<(), Fatal> {
-        let header: DataPdu = self.rx.header_as().ok_or(Fatal::field(0))?;
+        let header: DataPdu = self.session.rx.header_as().ok_or(Fatal::field(0))?;
         let last = header.common.has(flags::LAST_PDU);
         let success = header.common.has(flags::SUCCESS);
         if success && !last {
@@ -562,7 +497,7 @@ impl Connection {
             .ok_or(Fatal::OUT_OF_RANGE)?;
         slot.last = last;
         self.arriving = Some(Arriving::Data { slot: id, success });
-        self.rx.data_to(Some(Place {
+        self.session.rx.data_to(Some(Place {
             slot: id,
             offset,
             len,
@@ -572,7 +507,6 @@ impl Connection {
 
     fn data_end(&mut self, slots: &mut [Slot], intact: bool) -> Option<Event> {
         match self.arriving.take()? {
-            Arriving::TermReq(fatal) => self.terminated(fatal),
             Arriving::Data { slot: id, success } => {
                 let slot = slots.get_mut(id.index())?;
                 slot.intact &= intact;
@@ -586,21 +520,13 @@ impl Connection {
     }
 
     fn poll_transmit(&mut self, slots: &mut [Slot], head: &mut [u8; MAX_HEAD]) -> Option<Transmit> {
-        match self.phase {
+        match self.session.phase {
             Phase::Initializing | Phase::Ended => None,
             Phase::New => {
-                self.phase = Phase::Initializing;
+                self.session.phase = Phase::Initializing;
                 Some(only_head(self.ic_req(head)))
             }
-            Phase::Terminating(fatal) => {
-                self.phase = Phase::Ended;
-                Some(only_head(self.dress.term_req(
-                    head,
-                    PduType::H2cTermReq,
-                    fatal,
-                    self.rx.header(),
-                )))
-            }
+            Phase::Terminating(_) => self.session.last_word(head).map(only_head),
             Phase::Live => self.command_pdu(slots, head),
         }
     }
@@ -614,7 +540,7 @@ impl Connection {
         if self.config.data_digest {
             request.dgst |= dgst::DDGST;
         }
-        self.dress.undressed().head(head, &request, 0)
+        self.session.dress.undressed().head(head, &request, 0)
     }
 
     fn command_pdu(&mut self, slots: &mut [Slot], head: &mut [u8; MAX_HEAD]) -> Option<Transmit> {
@@ -636,12 +562,12 @@ impl Connection {
         Some(Transmit {
             head_len,
             payload,
-            data_digest: payload.is_some() && self.dress.digests.data,
+            data_digest: payload.is_some() && self.session.dress.digests.data,
             slot: Some(id),
         })
     }
 
-    /// Section 3.6.2.5. Data goes inside if it fits.
+    /// Section 3.6.2, CapsuleCmd. Data goes inside if it fits.
     fn capsule(
         &self,
         slot: &mut Slot,
@@ -659,7 +585,7 @@ impl Connection {
         slot.moved = inside;
         slot.asked = inside;
         slot.stage = Stage::Waiting;
-        let head_len = self.dress.head(head, &CapsuleCmd::new(sqe), inside);
+        let head_len = self.session.dress.head(head, &CapsuleCmd::new(sqe), inside);
         let place = Place {
             slot: id,
             offset: 0,
@@ -668,7 +594,7 @@ impl Connection {
         (head_len, (inside > 0).then_some(place))
     }
 
-    /// Section 3.6.2.7.
+    /// Section 3.6.2, H2CData.
     fn h2c_data(
         &self,
         slot: &mut Slot,
@@ -688,7 +614,7 @@ impl Connection {
             offset,
             len,
         };
-        (self.dress.head(head, &header, len), Some(place))
+        (self.session.dress.head(head, &header, len), Some(place))
     }
 }
 
