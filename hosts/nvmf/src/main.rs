@@ -79,6 +79,8 @@ fn start_log(cli: &Cli) {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
+        // It would complain on stderr, and panic when nobody reads that any more.
+        .log_internal_errors(false)
         .init();
 }
 
