@@ -34,6 +34,10 @@ struct Log {
 impl Target {
     /// Starts the binary with `target --listen 127.0.0.1:0` and `args`, and waits for its ready line.
     pub(crate) fn start(args: &[&str]) -> Self {
+        Self::start_listened(args, true)
+    }
+
+    fn start_listened(args: &[&str], listen: bool) -> Self {
         raise_file_limit();
         let mut child = Command::new(env!("CARGO_BIN_EXE_nvmf"))
             .args(["target", "--listen", "127.0.0.1:0"])
@@ -49,11 +53,15 @@ impl Target {
         let log = Arc::new(Mutex::new(Log::default()));
         let stderr = child.stderr.take().expect("piped");
         let lines = Arc::clone(&log);
-        thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                lines.lock().expect("log").push(line);
-            }
-        });
+        if listen {
+            thread::spawn(move || {
+                for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                    lines.lock().expect("log").push(line);
+                }
+            });
+        } else {
+            drop(stderr);
+        }
         let stdout = child.stdout.take().expect("piped");
         let (ready, first_line) = mpsc::channel();
         thread::spawn(move || {
@@ -83,6 +91,11 @@ impl Target {
             nqn: nqn.to_owned(),
             log,
         }
+    }
+
+    /// The same, and nobody reads its stderr: the pipe breaks.
+    pub(crate) fn start_unheard() -> Self {
+        Self::start_listened(&[], false)
     }
 
     /// The same, with a namespace of 64 MiB in a file: its operations are not done at once, as those of RAM are.

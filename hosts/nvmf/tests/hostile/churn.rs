@@ -337,6 +337,25 @@ fn a_host_that_only_shuts_down_its_side() {
     still_serves(&target);
 }
 
+/// Whoever read the target's stderr is gone. That is no reason to stop: it serves, and ends when it is told to.
+#[test]
+fn a_target_whose_log_nobody_reads() {
+    let target = Target::start_unheard();
+    for _ in 0..20 {
+        let (host, io) = host_with_queue(&target, &Options::default());
+        io.reset();
+        host.admin.reset();
+        let mut conn = Conn::tcp(target.addr);
+        conn.send(&[0xFF; 8]);
+        conn.expect_term(1, 0);
+    }
+    still_serves(&target);
+    assert!(
+        target.stop(Duration::from_secs(15)),
+        "SIGTERM was not enough"
+    );
+}
+
 /// spdk#2765, spdk#2281: shutdown hung on I/O that was stuck. A write waits for data that never comes, a
 /// reader does not read, a connection is half set up: SIGTERM ends the target all the same.
 #[test]

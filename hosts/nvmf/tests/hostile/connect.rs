@@ -1,5 +1,5 @@
 //! Fabrics Connect: what is refused, with which status and which parameter named.
-use crate::bytes::put;
+use crate::bytes::{pattern, put};
 use crate::common::Target;
 use crate::conn::{Conn, PATIENCE, Reply};
 use crate::host::{DISCOVERY_NQN, HOSTNQN, Host, Options, VS, host_with_queue, still_serves};
@@ -277,6 +277,41 @@ fn spdk_9e3d841d3e_sqsize_is_within_1_and_the_queue_s_limit() {
         let mut io = host.io(&target, qid, &options);
         io.write(0, &[7; 512]);
         assert_eq!(io.read(0, 512), [7; 512]);
+    }
+    still_serves(&target);
+}
+
+/// CVE-2024-46737 at the limit of what SQSIZE can say: 65536 entries, most of them in use.
+#[test]
+fn cve_2024_46737_the_largest_queue_there_is() {
+    const OUTSTANDING: u16 = 20_000;
+    let target = Target::start(&["--queue-depth", "65536"]);
+    let mut host = Host::new(&target);
+    assert_eq!(host.cap() & 0xFFFF, 0xFFFF, "MQES");
+    let options = Options {
+        sqsize: 0xFFFF,
+        ..Options::default()
+    };
+    let mut io = host.io(&target, 1, &options);
+    let data = pattern(21, 512);
+    io.write(0, &data);
+    // All are sent before the first completion is looked at.
+    for cid in 0..OUTSTANDING {
+        let write = Sqe::write(cid, u64::from(cid), 1).in_capsule(512);
+        let mut block = data.clone();
+        put(&mut block, 0, cid.to_le_bytes());
+        io.start(&write, &block);
+    }
+    let mut seen = vec![false; usize::from(OUTSTANDING)];
+    for _ in 0..OUTSTANDING {
+        let cqe = io.read_pdu().cqe();
+        cqe.succeeds();
+        assert!(!std::mem::replace(&mut seen[usize::from(cqe.cid)], true));
+    }
+    for cid in [0, 1, OUTSTANDING / 2, OUTSTANDING - 1] {
+        let block = io.read(cid.into(), 512);
+        assert_eq!(block[..2], cid.to_le_bytes());
+        assert!(block[2..] == data[2..]);
     }
     still_serves(&target);
 }
