@@ -29,11 +29,17 @@ struct Cli {
     command: Command,
 
     /// Log more: -v what the target decides, -vv all there is.
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    #[arg(short, long, global = true, action = ArgAction::Count, help_heading = "Log")]
     verbose: u8,
 
     /// Log warnings and errors only.
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    #[arg(
+        short,
+        long,
+        global = true,
+        conflicts_with = "verbose",
+        help_heading = "Log"
+    )]
     quiet: bool,
 }
 

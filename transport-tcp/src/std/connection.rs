@@ -25,7 +25,7 @@ use super::timers::Armed;
 pub(super) type Machine = TargetConnection<Growing, Buffer, Controller>;
 
 /// Bytes that a connection may move each way before others have their turn.
-const TURN: usize = 1 << 20;
+const TURN: usize = 256 * 1024;
 
 /// Payload at least this long, in bytes, is received in its place; what is
 /// shorter comes by the worker's buffer, several PDUs at a time.

@@ -20,7 +20,7 @@ const PARTS: usize = 64;
 /// Parts that a PDU may add: head, payload, data digest.
 const PARTS_OF_A_PDU: usize = 3;
 /// When there is this much to write, in bytes, nothing is added.
-const ENOUGH: usize = 512 * 1024;
+const ENOUGH: usize = 256 * 1024;
 
 /// A machine, as far as an outbox is concerned.
 pub(super) trait Speaker {
@@ -94,12 +94,15 @@ impl Outbox {
                         self.own(&digest.to_le_bytes());
                     }
                 }
-                // Never with a data digest: the bytes could change after it was made.
                 Some(Source::Media {
                     namespace,
                     byte,
                     len,
-                }) => self.part(PartPlace::Media(namespace, byte), len as usize),
+                }) => {
+                    // The bytes could change after the digest was made.
+                    debug_assert!(!transmit.data_digest, "machines copy what has a digest");
+                    self.part(PartPlace::Media(namespace, byte), len as usize);
+                }
             }
             if let Some(slot) = transmit.finishes {
                 self.ends.push((self.len, slot));

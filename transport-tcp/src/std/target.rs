@@ -181,7 +181,8 @@ pub struct Stopper {
     acceptor: Waker,
 }
 
-/// A target that runs in threads of its own.
+/// A target that runs in threads of its own, until it is stopped: dropping this
+/// does not stop it.
 pub struct Running {
     stopper: Stopper,
     thread: JoinHandle<Result<(), Error>>,
