@@ -379,3 +379,72 @@ fn pin(core: usize) {
         tracing::debug!(core, %error, "a worker is not bound to its core");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    use super::*;
+
+    fn config() -> Config {
+        Config {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            subsystems: vec![Subsystem::new("nqn.2014-08.org.example:a".parse().unwrap())],
+            workers: Some(2),
+            ..Config::default()
+        }
+    }
+
+    #[test]
+    fn it_serves_from_spawn_to_stop() {
+        let target = Target::bind(config()).unwrap();
+        let address = target.local_addrs()[0];
+        // Hosts that come early wait.
+        let mut host = TcpStream::connect(address).unwrap();
+        let running = target.spawn().unwrap();
+        let mut ic_req = [0; 128];
+        (ic_req[2], ic_req[4]) = (128, 128);
+        host.write_all(&ic_req).unwrap();
+        let mut ic_resp = [0; 128];
+        host.read_exact(&mut ic_resp).unwrap();
+        assert_eq!(ic_resp[0], 1);
+
+        running.stopper().stop();
+        running.stopper().stop();
+        running.join().unwrap();
+        assert_eq!(host.read(&mut ic_resp).unwrap(), 0);
+        assert!(TcpStream::connect(address).is_err());
+    }
+
+    #[test]
+    fn a_target_that_never_ran_lets_go_of_its_address() {
+        let target = Target::bind(config()).unwrap();
+        let listen = target.local_addrs().to_vec();
+        drop(target);
+        assert!(Target::bind(Config { listen, ..config() }).is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_served_is_refused() {
+        type Change = fn(&mut Config);
+        let changes: [(Change, &str); 7] = [
+            (|c| c.listen.clear(), "the target listens nowhere"),
+            (|c| c.limits.io_queue_entries = 1, "2 to 65536"),
+            (|c| c.limits.io_queues = 129, "1 to 128"),
+            (|c| c.limits.transfer = 6000, "a power of two"),
+            (|c| c.transport.maxh2cdata = 4094, "4096 or more"),
+            (|c| c.transport.cpda = 32, "0 to 31"),
+            (|c| c.workers = Some(0), "1 to 1024"),
+        ];
+        for (change, explanation) in changes {
+            let mut config = config();
+            change(&mut config);
+            let error = Target::bind(config).err().map(|error| error.to_string());
+            assert!(
+                error.as_ref().is_some_and(|e| e.contains(explanation)),
+                "{error:?}"
+            );
+        }
+    }
+}
