@@ -7,7 +7,7 @@
 mod manual;
 mod target;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::{ArgAction, CommandFactory, Parser, Subcommand};
@@ -64,8 +64,9 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Not by way of the log, which may be filtered.
-            eprintln!("nvmf: {error:#}");
+            // Not by way of the log, which may be filtered. That nobody reads it is
+            // no reason to fail in another way.
+            let _ = writeln!(std::io::stderr(), "nvmf: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -85,6 +86,8 @@ fn start_log(cli: &Cli) {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
+        // Told by a panic if stderr is closed, and a target outlives who reads its log.
+        .log_internal_errors(false)
         // It would complain on stderr, and panic when nobody reads that any more.
         .log_internal_errors(false)
         .init();

@@ -343,8 +343,8 @@ fn stop_on_signal(
     let watch = move || {
         let mut signals = signals.forever();
         if signals.next().is_some() {
-            tracing::info!("stopping: finishing what is under way");
             stopper.stop();
+            tracing::info!("stopping: finishing what is under way");
         }
         let late = stop_timeout + Duration::from_secs(2);
         let in_time = thread::Builder::new().spawn(move || {

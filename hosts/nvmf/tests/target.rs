@@ -1,7 +1,7 @@
 //! `nvmf target` as a process: its arguments, its ready line, its signals, its idleness.
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 mod common;
 
 use common::Target;
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -170,6 +170,38 @@ fn what_is_under_way_is_finished_before_it_ends() {
     io.expect_end();
     admin.expect_end();
     assert!(stopping, "{}", target.log());
+}
+
+/// Nobody has to read what it prints.
+#[test]
+fn it_serves_and_stops_when_nobody_reads_its_log() {
+    struct Killed(Child);
+    impl Drop for Killed {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+    let target = Command::new(env!("CARGO_BIN_EXE_nvmf"))
+        .args(["target", "--listen", "127.0.0.1:0", "--nqn", "nqn.unread"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut target = Killed(target.expect("the binary starts"));
+    drop(target.0.stderr.take());
+    let mut ready = String::new();
+    let stdout = target.0.stdout.take().expect("piped");
+    BufReader::new(stdout).read_line(&mut ready).unwrap();
+    let address = ready
+        .strip_prefix("ready nvme+tcp://")
+        .and_then(|url| url.split_once('/')?.0.parse().ok())
+        .unwrap_or_else(|| panic!("not a ready line: {ready}"));
+    for _ in 0..3 {
+        Queue::admin(address, "nqn.unread").enable();
+    }
+    let pid = i32::try_from(target.0.id()).ok().and_then(Pid::from_raw);
+    kill_process(pid.expect("a pid"), Signal::TERM).expect("it runs");
+    assert!(target.0.wait().expect("it ends").success());
 }
 
 #[test]
