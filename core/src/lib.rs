@@ -10,6 +10,7 @@ pub mod block;
 mod bytes;
 pub mod command;
 pub mod digest;
+pub mod host;
 pub mod storage;
 pub mod target;
 pub mod tcp;

@@ -254,6 +254,13 @@ impl Cc {
     pub fn page_size(self) -> u32 {
         page_size(self.mps())
     }
+
+    /// The same with a memory page of `bytes`, a power of two from 4096 to 128 MiB.
+    #[must_use]
+    pub fn with_page_size(self, bytes: u32) -> Self {
+        let log2 = bytes.max(1).ilog2().saturating_sub(12);
+        self.with_mps(u8::try_from(log2).unwrap_or(0))
+    }
 }
 
 bitfield! {
@@ -407,6 +414,7 @@ mod tests {
         }
         for (raw, bytes) in [(0, 4096), (1, 8192), (15, 128 << 20)] {
             assert_eq!(Cc(raw << 7).page_size(), bytes);
+            assert_eq!(Cc::default().with_page_size(bytes), Cc(raw << 7));
         }
         for (raw, bytes) in [(0, 4), (1, 8), (15, 4 << 15)] {
             assert_eq!(Cap(raw << 32).doorbell_stride(), bytes);

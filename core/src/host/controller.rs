@@ -1,0 +1,363 @@
+//! Bring-up of a controller (section 3.5.1), and then its keep alive: what the
+//! host's side of an Admin Queue does by itself.
+//!
+//! Drive it so: while [`Controller::poll_command`] gives a request, submit it, and
+//! hand its completion to [`Controller::completed`]; call
+//! [`Controller::handle_timeout`] when [`Controller::poll_timeout`] says so. There
+//! is never more than one of its requests under way. After an error it does nothing.
+use core::time::Duration;
+
+use zerocopy::FromBytes;
+
+use super::queue::Connect;
+use super::{Error, Identity, Request, Step, command};
+use crate::tcp::host::Data;
+use crate::time::{Instant, sooner};
+use crate::wire::connect::ConnectData;
+use crate::wire::cqe::Cqe;
+use crate::wire::feature::{FeatureId, NumberOfQueues};
+use crate::wire::identify::{Cns, ControllerType, IdentifyController};
+use crate::wire::ids::{Cntlid, Nqn, Nsid, Qid};
+use crate::wire::property::{Cap, Cc, CommandSets, Csts, Property, Shn, Vs, css};
+use crate::wire::sqe::Sqe;
+
+/// Entries of an Admin Queue: the least that a controller offers.
+pub const ADMIN_ENTRIES: u32 = 32;
+
+/// The first and the longest pause between two looks at CSTS.
+const READY_PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+
+/// The controller to bring up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Who we are.
+    pub host: Identity,
+    /// The subsystem.
+    pub subnqn: Nqn,
+    /// The controller, or [`Cntlid::DYNAMIC`] for the subsystem to choose.
+    pub cntlid: Cntlid,
+    /// Keep alive timeout; zero for none. Rounded to milliseconds.
+    pub kato: Duration,
+    /// I/O queues wanted; none of a discovery controller.
+    pub io_queues: u16,
+    /// How long the controller may take for a command of the bring-up.
+    pub command_timeout: Duration,
+}
+
+/// What a controller can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Which controller.
+    pub cntlid: Cntlid,
+    /// CAP.
+    pub cap: Cap,
+    /// The version that it keeps to.
+    pub vs: Vs,
+    /// What kind it is.
+    pub kind: ControllerType,
+    /// Bytes of data that a command capsule of an I/O queue may have (IOCCSZ).
+    pub inline_data: u32,
+    /// Bytes of data that a command may have (MDTS).
+    pub transfer: u32,
+    /// Entries that an I/O queue may have, 2..=65536 (CAP.MQES, MAXCMD).
+    pub queue_entries: u32,
+    /// I/O queues that it grants, never more than were wanted.
+    pub io_queues: u16,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The controller is ready.
+    Ready(Capabilities),
+    /// It accepted the shutdown: close the connections.
+    ShutDown,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Controller {
+    config: Config,
+    step: Step,
+    /// By when the request under way must be answered.
+    answer_by: Option<Instant>,
+    /// When the next request is due; `None` while one is under way, or at the end.
+    next_at: Option<Instant>,
+    /// By when the controller must be ready.
+    ready_by: Instant,
+    pause: Duration,
+    /// It is to be shut down, once nothing is under way.
+    stop: bool,
+    found: Capabilities,
+}
+
+impl Controller {
+    /// For an Admin Queue whose connection is just made.
+    #[must_use]
+    pub fn new(config: Config, now: Instant) -> Self {
+        Self {
+            step: Step::Connect,
+            answer_by: None,
+            next_at: Some(now),
+            ready_by: now,
+            pause: READY_PAUSE.0,
+            stop: false,
+            found: Capabilities {
+                cntlid: config.cntlid,
+                cap: Cap::default(),
+                vs: Vs(0),
+                kind: ControllerType::NotReported,
+                inline_data: 0,
+                transfer: u32::MAX,
+                queue_entries: 0,
+                io_queues: 0,
+            },
+            config,
+        }
+    }
+
+    /// The next request to submit. If it has data from the host, those are
+    /// [`Controller::connect_data`].
+    pub fn poll_command(&mut self, now: Instant) -> Option<Request> {
+        self.next_at.filter(|due| *due <= now)?;
+        self.next_at = None;
+        let patience = match self.step {
+            Step::KeepAlive => self.config.kato,
+            _ => self.config.command_timeout,
+        };
+        self.answer_by = Some(now.after(patience));
+        Some(match self.step {
+            Step::Connect => self.connect().request(),
+            Step::Capabilities => Request::bare(command::property_get(Property::Cap)),
+            Step::Version => Request::bare(command::property_get(Property::Vs)),
+            Step::Enable => Request::bare(self.set_cc(Shn::None)),
+            Step::Ready => Request::bare(command::property_get(Property::Csts)),
+            Step::Identify => Request {
+                sqe: command::identify(Cns::Controller, Nsid(0)),
+                data: Data::ToHost(4096),
+            },
+            Step::Queues => {
+                let wanted = self.config.io_queues.into();
+                let queues = NumberOfQueues {
+                    nsq: wanted,
+                    ncq: wanted,
+                };
+                Request::bare(command::set_feature(
+                    FeatureId::NumberOfQueues,
+                    queues.to_dword(),
+                ))
+            }
+            Step::KeepAlive => Request::bare(command::keep_alive()),
+            Step::ShutDown => Request::bare(self.set_cc(Shn::Normal)),
+        })
+    }
+
+    /// The data of the Connect command.
+    #[must_use]
+    pub fn connect_data(&self) -> ConnectData {
+        Connect::data(&self.config.host, &self.config.subnqn, self.config.cntlid)
+    }
+
+    /// A request was answered; `data` is what came with that.
+    ///
+    /// # Errors
+    /// There is no controller to be had.
+    pub fn completed(
+        &mut self,
+        cqe: &Cqe,
+        data: &[u8],
+        now: Instant,
+    ) -> Result<Option<Event>, Error> {
+        self.answer_by = None;
+        if self.step == Step::Connect {
+            self.found.cntlid = self.connect().completed(cqe)?.cntlid;
+            return Ok(self.go_on(Step::Capabilities, now));
+        }
+        let (status, result) = (cqe.status(), cqe.result.get());
+        if !status.is_success() {
+            return Err(Error::refused(self.step, status, result));
+        }
+        match self.step {
+            Step::Connect | Step::Capabilities => {
+                self.capabilities(Cap(result))?;
+                Ok(self.go_on(Step::Version, now))
+            }
+            Step::Version => {
+                self.found.vs = Vs(cqe.dw0());
+                Ok(self.go_on(Step::Enable, now))
+            }
+            Step::Enable => {
+                // Section 3.1.3.1: CAP.TO counts from setting CC.EN. A controller that
+                // says 0 means that it is quick.
+                let to_ms = self.found.cap.timeout_ms().max(500);
+                self.ready_by = now.after(Duration::from_millis(to_ms.into()));
+                Ok(self.go_on(Step::Ready, now))
+            }
+            Step::Ready => {
+                self.status(Csts(cqe.dw0()), now)?;
+                Ok(None)
+            }
+            Step::Identify => {
+                self.identified(data)?;
+                if self.config.io_queues > 0 {
+                    return Ok(self.go_on(Step::Queues, now));
+                }
+                Ok(Some(self.ready(now)))
+            }
+            Step::Queues => {
+                let granted = NumberOfQueues::from_dword(cqe.dw0());
+                let granted = granted.nsq.min(granted.ncq);
+                let wanted = self.config.io_queues;
+                self.found.io_queues = u16::try_from(granted).unwrap_or(wanted).min(wanted);
+                Ok(Some(self.ready(now)))
+            }
+            Step::KeepAlive => {
+                self.keep_alive(now);
+                Ok(None)
+            }
+            Step::ShutDown => Ok(Some(Event::ShutDown)),
+        }
+    }
+
+    /// Shuts the controller down, as soon as no request is under way.
+    pub fn shut_down(&mut self, now: Instant) {
+        self.stop = true;
+        if self.answer_by.is_none() {
+            self.go_on(Step::ShutDown, now);
+        }
+    }
+
+    /// Whether a request is under way.
+    #[must_use]
+    pub const fn is_waiting(&self) -> bool {
+        self.answer_by.is_some()
+    }
+
+    /// When something is to be done: ask [`Controller::poll_command`], and call
+    /// [`Controller::handle_timeout`].
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        sooner(self.answer_by, self.next_at)
+    }
+
+    /// Time passed.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]: the controller did not answer.
+    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), Error> {
+        if self.answer_by.is_some_and(|deadline| deadline <= now) {
+            (self.answer_by, self.next_at) = (None, None);
+            return Err(Error::Timeout(self.step));
+        }
+        Ok(())
+    }
+
+    fn connect(&self) -> Connect {
+        let kato_ms = self.config.kato.as_millis();
+        Connect {
+            qid: Qid::ADMIN,
+            entries: ADMIN_ENTRIES,
+            kato_ms: u32::try_from(kato_ms).unwrap_or(u32::MAX),
+            sq_flow_control: true,
+        }
+    }
+
+    fn go_on(&mut self, step: Step, now: Instant) -> Option<Event> {
+        self.step = if self.stop { Step::ShutDown } else { step };
+        self.next_at = Some(now);
+        None
+    }
+
+    fn capabilities(&mut self, cap: Cap) -> Result<(), Error> {
+        if cap.max_queue_entries() < 2 {
+            return Err(Error::Unusable("its queues have one entry (CAP.MQES)"));
+        }
+        self.found.cap = cap;
+        self.found.queue_entries = cap.max_queue_entries();
+        Ok(())
+    }
+
+    /// Property Set of CC. 64 and 16 bytes are the sizes of queue entries.
+    fn set_cc(&self, shn: Shn) -> Sqe {
+        let cap = self.found.cap;
+        let sets = if cap.css() & css::NVM != 0 {
+            CommandSets::Nvm
+        } else if cap.css() & css::IOCS != 0 {
+            CommandSets::AllSupported
+        } else {
+            CommandSets::AdminOnly
+        };
+        let cc = Cc::default()
+            .with_en(true)
+            .with_css(sets)
+            .with_page_size(cap.page_size_min())
+            .with_shn(shn)
+            .with_iosqes(6)
+            .with_iocqes(4);
+        command::property_set(Property::Cc, cc.0.into())
+    }
+
+    fn status(&mut self, csts: Csts, now: Instant) -> Result<(), Error> {
+        if csts.cfs() {
+            return Err(Error::ControllerFailed);
+        }
+        if csts.rdy() {
+            self.go_on(Step::Identify, now);
+        } else if now >= self.ready_by {
+            return Err(Error::Timeout(Step::Ready));
+        } else {
+            self.next_at = Some(now.after(self.pause));
+            self.pause = self.pause.saturating_mul(2).min(READY_PAUSE.1);
+        }
+        Ok(())
+    }
+
+    /// Section 5.17.2.1, figure 276.
+    fn identified(&mut self, data: &[u8]) -> Result<(), Error> {
+        let (identify, _) = IdentifyController::ref_from_prefix(data)
+            .map_err(|_| Error::Unusable("Identify Controller returns less than 4096 bytes"))?;
+        let found = &mut self.found;
+        if Cntlid(identify.cntlid.get()) != found.cntlid {
+            return Err(Error::Unusable("Identify and Connect differ in CNTLID"));
+        }
+        found.kind = identify.controller_type();
+        let page = found.cap.page_size_min();
+        found.transfer = identify
+            .max_data_transfer(page)
+            .and_then(|bytes| u32::try_from(bytes).ok())
+            .unwrap_or(u32::MAX);
+        if self.config.kato > Duration::ZERO && identify.kas.get() == 0 {
+            return Err(Error::Unusable("it has no keep alive (KAS is 0)"));
+        }
+        if self.config.io_queues == 0 {
+            return Ok(());
+        }
+        if identify.command_capsule_size() < 64 {
+            return Err(Error::Unusable("IOCCSZ is less than a command"));
+        }
+        if identify.icdoff.get() != 0 {
+            return Err(Error::Unusable("ICDOFF is not 0"));
+        }
+        found.inline_data = u32::try_from(identify.in_capsule_data_size()).unwrap_or(u32::MAX);
+        if let maxcmd @ 1.. = identify.maxcmd.get() {
+            // Commands, of which a queue holds one fewer than it has entries.
+            let most = u32::from(maxcmd).saturating_add(1);
+            found.queue_entries = found.queue_entries.min(most);
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self, now: Instant) -> Event {
+        self.keep_alive(now);
+        Event::Ready(self.found)
+    }
+
+    /// Half of the time, so that one that is late or lost does no harm.
+    fn keep_alive(&mut self, now: Instant) {
+        self.go_on(Step::KeepAlive, now);
+        if !self.stop {
+            let half = self.config.kato.checked_div(2).unwrap_or_default();
+            self.next_at = (half > Duration::ZERO).then(|| now.after(half));
+        }
+    }
+}
