@@ -10,6 +10,7 @@ use super::mapping::Lent;
 use super::waker::Waker;
 
 /// All of them; those with requests under way are polled.
+#[derive(Default)]
 pub(super) struct Devices {
     subsystems: Vec<Vec<Open>>,
     /// Places of devices with requests under way.

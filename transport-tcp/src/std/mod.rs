@@ -3,6 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`target`] | what a target is, and running it: start here |
+//! | [`host`] | connecting to controllers, and using them: start here |
 //! | [`catalog`] | the subsystems of a target |
 //! | [`device`] | what a namespace is stored on |
 //! | [`buffer`], [`mapping`] | memory for data under way, and memory that is lent to the kernel |
@@ -21,6 +22,7 @@ mod devices;
 mod error;
 pub mod gather;
 mod growing;
+pub mod host;
 mod local;
 mod mailbox;
 #[allow(unsafe_code)]

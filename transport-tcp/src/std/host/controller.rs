@@ -1,0 +1,622 @@
+//! A controller, as blocking calls.
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant as Clock};
+
+use nvmf_core::host::controller::{self as machine, Capabilities, Event};
+use nvmf_core::host::queue::Connect;
+use nvmf_core::host::{self, Identity, command};
+use nvmf_core::tcp::host::{self as transport, Data};
+use nvmf_core::wire::discovery::{DiscoveryEntry, DiscoveryHeader};
+use nvmf_core::wire::identify::{Cns, IdentifyController, IdentifyNamespace, NamespaceList};
+use nvmf_core::wire::ids::{Cntlid, Nqn, Nsid, Qid};
+use nvmf_core::wire::log::LogId;
+use nvmf_core::wire::sqe::{AdminOpcode, Sqe};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::super::buffer::Buffer;
+use super::error::Error;
+use super::identity;
+use super::namespace::Namespace;
+use super::queue::{Completion, Payload, Queue};
+use super::url::Url;
+
+/// Discovery entries that are read at most: 16 MiB.
+const MAX_ENTRIES: u64 = 16 * 1024;
+
+/// How often a discovery log is read again because it changed meanwhile.
+const LOG_ATTEMPTS: u32 = 10;
+
+/// Tag of the bring-up machine's commands.
+const OWN: u64 = u64::MAX;
+
+/// How a host connects. Start from [`Options::default`].
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Who we are. By default what `/etc/nvme/hostnqn` and `hostid` say, or else a
+    /// random name, the same for as long as the process lives.
+    pub identity: Identity,
+    /// Ask for header digests.
+    pub header_digest: bool,
+    /// Ask for data digests.
+    pub data_digest: bool,
+    /// Commands that an I/O queue holds; fewer if the controller cannot.
+    pub queue_depth: u32,
+    /// I/O queues to ask the controller for.
+    pub io_queues: u16,
+    /// Keep alive timeout: so long after the last sign of life, the controller gives
+    /// up on this host. Zero is none.
+    pub keep_alive: Duration,
+    /// How long connecting may take, each connection.
+    pub connect_timeout: Duration,
+    /// How long a command may take.
+    pub command_timeout: Duration,
+    /// Do with SQ flow control, which costs a completion for each read.
+    pub sq_flow_control: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            identity: identity::of_this_process(),
+            header_digest: false,
+            data_digest: false,
+            queue_depth: 127,
+            io_queues: 8,
+            keep_alive: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(5),
+            command_timeout: Duration::from_secs(30),
+            sq_flow_control: false,
+        }
+    }
+}
+
+/// A controller that is ready. It is shut down when this, and all that came from it, is dropped.
+///
+/// A thread sends Keep Alive. All else happens in the caller's.
+#[derive(Clone)]
+pub struct Controller {
+    association: Arc<Association>,
+}
+
+/// What a controller's queues have in common.
+pub(super) struct Association {
+    shared: Arc<Shared>,
+    keeper: Option<JoinHandle<()>>,
+    pub(super) options: Options,
+    pub(super) capabilities: Capabilities,
+    address: SocketAddr,
+    subnqn: Nqn,
+    /// QIDs in use: bit `qid - 1` of its word.
+    qids: Mutex<Vec<bool>>,
+}
+
+struct Shared {
+    admin: Mutex<Admin>,
+    /// Whether keep alive is to stop.
+    stop: Mutex<bool>,
+    stopped: Condvar,
+}
+
+struct Admin {
+    queue: Queue,
+    machine: machine::Controller,
+    completions: Vec<Completion>,
+}
+
+impl Controller {
+    /// Connects to the subsystem that the URL names, or to the discovery subsystem
+    /// if it names none.
+    ///
+    /// # Errors
+    /// [`Error`] says what the target answered.
+    pub fn connect(url: &Url, options: &Options) -> Result<Self, Error> {
+        let subnqn = url.subnqn.clone().unwrap_or_else(Nqn::discovery);
+        let resolve = |source| Error::Resolve {
+            host: url.host.clone(),
+            source,
+        };
+        let mut outcome = Err(resolve(std::io::ErrorKind::NotFound.into()));
+        for address in (url.host.as_str(), url.port)
+            .to_socket_addrs()
+            .map_err(resolve)?
+        {
+            outcome = Self::connect_to(address, subnqn.clone(), options);
+            // Another address helps against nothing else.
+            if !matches!(
+                outcome,
+                Err(Error::NothingListens { .. } | Error::Connect { .. })
+            ) {
+                break;
+            }
+        }
+        outcome
+    }
+
+    fn connect_to(address: SocketAddr, subnqn: Nqn, options: &Options) -> Result<Self, Error> {
+        let mut queue = Queue::open(address, &options.transport(), options.connect_timeout)?;
+        let depth = machine::ADMIN_ENTRIES as usize - 1;
+        queue.configure(depth, nvmf_core::target::ADMIN_INLINE_DATA);
+        let discovery = subnqn.is_discovery();
+        let config = machine::Config {
+            host: options.identity.clone(),
+            subnqn: subnqn.clone(),
+            cntlid: Cntlid::DYNAMIC,
+            // One does not stay connected to a discovery controller.
+            kato: if discovery {
+                Duration::ZERO
+            } else {
+                options.keep_alive
+            },
+            io_queues: if discovery { 0 } else { options.io_queues },
+            command_timeout: options.command_timeout,
+        };
+        let mut admin = Admin {
+            machine: machine::Controller::new(config, queue.now()),
+            queue,
+            completions: Vec::new(),
+        };
+        let capabilities = loop {
+            if let Some(Event::Ready(capabilities)) = admin.step(None)? {
+                break capabilities;
+            }
+        };
+        let shared = Arc::new(Shared {
+            admin: Mutex::new(admin),
+            stop: Mutex::new(false),
+            stopped: Condvar::new(),
+        });
+        let keeper = if discovery || options.keep_alive.is_zero() {
+            None
+        } else {
+            let shared = Arc::clone(&shared);
+            let keeper = thread::Builder::new()
+                .name("nvmf-keeper".to_owned())
+                .spawn(move || shared.keep_alive())
+                .map_err(Error::Thread)?;
+            Some(keeper)
+        };
+        Ok(Self {
+            association: Arc::new(Association {
+                shared,
+                keeper,
+                options: options.clone(),
+                capabilities,
+                address,
+                subnqn,
+                qids: Mutex::new(vec![false; capabilities.io_queues.into()]),
+            }),
+        })
+    }
+
+    /// What the controller can.
+    #[must_use]
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.association.capabilities
+    }
+
+    /// Where the controller is.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.association.address
+    }
+
+    /// The subsystem's name.
+    #[must_use]
+    pub fn subnqn(&self) -> &Nqn {
+        &self.association.subnqn
+    }
+
+    pub(super) fn command_timeout(&self) -> Duration {
+        self.association.options.command_timeout
+    }
+
+    /// Any admin command, as it is: a status other than success is no error here.
+    ///
+    /// # Errors
+    /// The connection is lost, or the command took too long.
+    pub fn admin(&self, sqe: &Sqe, payload: Payload) -> Result<Completion, Error> {
+        self.association.admin(sqe, payload)
+    }
+
+    /// What the controller says of itself.
+    ///
+    /// # Errors
+    /// Those of [`Controller::admin`], and [`Error::Failed`].
+    pub fn identify(&self) -> Result<Box<IdentifyController>, Error> {
+        self.identify_as(Cns::Controller, Nsid(0))
+    }
+
+    /// What the controller says of a namespace.
+    ///
+    /// # Errors
+    /// Those of [`Controller::admin`], and [`Error::Failed`].
+    pub fn identify_namespace(&self, nsid: Nsid) -> Result<Box<IdentifyNamespace>, Error> {
+        self.identify_as(Cns::Namespace, nsid)
+    }
+
+    /// The namespaces there are for this host, in ascending order.
+    ///
+    /// # Errors
+    /// Those of [`Controller::admin`], and [`Error::Failed`].
+    pub fn active_namespaces(&self) -> Result<Vec<Nsid>, Error> {
+        let mut all: Vec<Nsid> = Vec::new();
+        loop {
+            let after = all.last().copied().unwrap_or(Nsid(0));
+            let list: Box<NamespaceList> = self.identify_as(Cns::ActiveNamespaces, after)?;
+            let before = all.len();
+            all.extend(list.iter().filter(|nsid| *nsid > after));
+            if all.len() - before < NamespaceList::CAPACITY {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// A namespace, with a queue of its own.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchNamespace`], those of [`Controller::queue`], and others.
+    pub fn namespace(&self, nsid: Nsid) -> Result<Namespace, Error> {
+        Namespace::open(self.clone(), nsid)
+    }
+
+    /// Another I/O queue. It is the controller's for as long as it is not dropped.
+    ///
+    /// # Errors
+    /// [`Error::NoQueueLeft`], and those of connecting.
+    pub fn queue(&self) -> Result<IoQueue, Error> {
+        let association = &self.association;
+        let found = &association.capabilities;
+        let no_queue = || Error::NoQueueLeft {
+            granted: found.io_queues,
+        };
+        let lease = {
+            let mut qids = lock(&association.qids);
+            let index = qids.iter().position(|used| !used).ok_or_else(no_queue)?;
+            qids[index] = true;
+            Lease {
+                association: Arc::clone(association),
+                index,
+            }
+        };
+        let options = &association.options;
+        let entries = options
+            .queue_depth
+            .clamp(1, 0xFFFF)
+            .saturating_add(1)
+            .min(found.queue_entries)
+            .min(transport::MAX_COMMANDS as u32);
+        let connect = Connect {
+            qid: Qid(u16::try_from(lease.index + 1).map_err(|_| no_queue())?),
+            entries,
+            kato_ms: 0,
+            sq_flow_control: options.sq_flow_control,
+        };
+        let mut queue = Queue::open(
+            association.address,
+            &options.transport(),
+            options.connect_timeout,
+        )?;
+        let data = Connect::data(&options.identity, &association.subnqn, found.cntlid);
+        let completion = call(
+            &mut queue,
+            &connect.request().sqe,
+            Payload::Write(buffer_of(data.as_bytes())),
+            "Connect",
+            options.command_timeout,
+        )?;
+        connect.completed(&completion.cqe)?;
+        queue.configure(entries as usize - 1, found.inline_data);
+        Ok(IoQueue {
+            queue,
+            _lease: lease,
+        })
+    }
+
+    /// The entries of the discovery log, of a discovery controller.
+    ///
+    /// # Errors
+    /// Those of [`Controller::admin`], and [`Error::LogChanges`].
+    pub fn discover(&self) -> Result<Vec<DiscoveryEntry>, Error> {
+        for _ in 0..LOG_ATTEMPTS {
+            let before: Box<DiscoveryHeader> = self.log(0, DiscoveryHeader::LEN)?.remove(0);
+            let count = before.numrec.get().min(MAX_ENTRIES);
+            let mut entries: Vec<DiscoveryEntry> = Vec::new();
+            while (entries.len() as u64) < count {
+                // As much as any controller can.
+                let some = (count - entries.len() as u64).min(4) as usize;
+                let offset = DiscoveryHeader::LEN + entries.len() * DiscoveryEntry::LEN;
+                let part = self.log(offset as u64, some * DiscoveryEntry::LEN)?;
+                entries.extend(part.into_iter().map(|entry: Box<DiscoveryEntry>| *entry));
+            }
+            let after: Box<DiscoveryHeader> = self.log(0, DiscoveryHeader::LEN)?.remove(0);
+            if after.genctr == before.genctr {
+                return Ok(entries);
+            }
+        }
+        Err(Error::LogChanges)
+    }
+
+    /// `len` bytes of the discovery log, as structures of one kind, at least one.
+    fn log<T>(&self, offset: u64, len: usize) -> Result<Vec<Box<T>>, Error>
+    where
+        T: FromBytes + KnownLayout + Immutable,
+    {
+        const COMMAND: &str = "Get Log Page";
+        let bytes = u32::try_from(len).unwrap_or(u32::MAX);
+        let sqe = command::get_log_page(LogId::Discovery.code(), Nsid(0), offset, bytes);
+        let completion = self.admin(&sqe, Payload::Read(Buffer::zeroed(len)))?;
+        check(&completion, COMMAND, sqe.opcode)?;
+        let nonsense = || Error::Nonsense { command: COMMAND };
+        if completion.received < len {
+            return Err(nonsense());
+        }
+        completion
+            .data()
+            .chunks_exact(size_of::<T>())
+            .map(|bytes| {
+                T::read_from_bytes(bytes)
+                    .map(Box::new)
+                    .map_err(|_| nonsense())
+            })
+            .collect()
+    }
+
+    fn identify_as<T: FromBytes>(&self, cns: Cns, nsid: Nsid) -> Result<Box<T>, Error> {
+        const COMMAND: &str = "Identify";
+        let sqe = command::identify(cns, nsid);
+        let completion = self.admin(&sqe, Payload::Read(Buffer::zeroed(4096)))?;
+        check(&completion, COMMAND, AdminOpcode::Identify.code())?;
+        T::read_from_bytes(completion.data())
+            .map(Box::new)
+            .map_err(|_| Error::Nonsense { command: COMMAND })
+    }
+}
+
+impl fmt::Debug for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Controller")
+            .field("address", &self.association.address)
+            .field("subnqn", &self.association.subnqn)
+            .field("capabilities", &self.association.capabilities)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Options {
+    fn transport(&self) -> transport::Config {
+        transport::Config {
+            header_digest: self.header_digest,
+            data_digest: self.data_digest,
+            crc32c: crate::digest::crc32c,
+            ..transport::Config::default()
+        }
+    }
+}
+
+/// An I/O queue of a controller, to be polled: see [`Queue`].
+#[derive(Debug)]
+pub struct IoQueue {
+    queue: Queue,
+    // Behind the queue, which is closed first.
+    _lease: Lease,
+}
+
+impl std::ops::Deref for IoQueue {
+    type Target = Queue;
+
+    fn deref(&self) -> &Queue {
+        &self.queue
+    }
+}
+
+impl std::ops::DerefMut for IoQueue {
+    fn deref_mut(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+}
+
+/// A QID that is in use.
+struct Lease {
+    association: Arc<Association>,
+    index: usize,
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "qid {}", self.index + 1)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        lock(&self.association.qids)[self.index] = false;
+    }
+}
+
+impl Association {
+    fn admin(&self, sqe: &Sqe, payload: Payload) -> Result<Completion, Error> {
+        let mut admin = lock(&self.shared.admin);
+        admin.call(sqe, payload, self.options.command_timeout)
+    }
+}
+
+impl Drop for Association {
+    fn drop(&mut self) {
+        *lock(&self.shared.stop) = true;
+        self.shared.stopped.notify_all();
+        if let Some(keeper) = self.keeper.take() {
+            // If it panicked, there is nothing left to save.
+            let _ = keeper.join();
+        }
+        let mut admin = lock(&self.shared.admin);
+        if let Err(error) = admin.shut_down() {
+            tracing::debug!(%error, "the controller was not shut down in order");
+        }
+    }
+}
+
+impl Shared {
+    /// Until told to stop, or nothing is left to be kept alive.
+    fn keep_alive(&self) {
+        let mut stop = lock(&self.stop);
+        while !*stop {
+            let wait = {
+                let mut admin = lock(&self.admin);
+                if let Err(error) = admin.service() {
+                    tracing::warn!(%error, "keep alive failed");
+                    return;
+                }
+                match admin.machine.poll_timeout() {
+                    Some(due) => due.since(admin.queue.now()),
+                    None => return,
+                }
+            };
+            let waited = self.stopped.wait_timeout(stop, wait);
+            stop = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Admin {
+    /// Goes on with what the machine wants and with what has arrived, waiting no
+    /// longer than `most` for something to do.
+    fn step(&mut self, most: Option<Duration>) -> Result<Option<Event>, Error> {
+        let now = self.queue.now();
+        self.machine.handle_timeout(now)?;
+        if let Some(request) = self.machine.poll_command(now) {
+            let payload = match request.data {
+                Data::Nothing => Payload::Nothing,
+                Data::ToHost(len) => Payload::Read(Buffer::zeroed(len as usize)),
+                Data::FromHost(_) => {
+                    Payload::Write(buffer_of(self.machine.connect_data().as_bytes()))
+                }
+            };
+            // It has one at a time, and callers leave room for it.
+            let _ = self.queue.submit(&request.sqe, payload, OWN);
+        }
+        let before = self.completions.len();
+        self.queue.poll(&mut self.completions)?;
+        if self.completions.len() == before {
+            let due = self.machine.poll_timeout();
+            let wait = due.map_or(Duration::MAX, |due| due.since(self.queue.now()));
+            self.queue.wait(wait.min(most.unwrap_or(Duration::MAX)))?;
+            self.queue.poll(&mut self.completions)?;
+        }
+        let own = self.completions.iter().position(|done| done.tag == OWN);
+        let Some(index) = own else {
+            return Ok(None);
+        };
+        let done = self.completions.swap_remove(index);
+        let now = self.queue.now();
+        Ok(self.machine.completed(&done.cqe, done.data(), now)?)
+    }
+
+    /// Sends what is due, and waits for its answer.
+    fn service(&mut self) -> Result<(), Error> {
+        self.step(Some(Duration::ZERO))?;
+        while self.machine.is_waiting() {
+            self.step(None)?;
+        }
+        Ok(())
+    }
+
+    fn call(
+        &mut self,
+        sqe: &Sqe,
+        payload: Payload,
+        timeout: Duration,
+    ) -> Result<Completion, Error> {
+        let command = sqe.admin_opcode().name();
+        // One command at a time: there is always room.
+        let _ = self.queue.submit(sqe, payload, 0);
+        let deadline = Clock::now() + timeout;
+        loop {
+            if let Some(index) = self.completions.iter().position(|done| done.tag == 0) {
+                return Ok(self.completions.swap_remove(index));
+            }
+            let left = deadline.saturating_duration_since(Clock::now());
+            if left.is_zero() {
+                return Err(Error::Timeout {
+                    command,
+                    after: timeout,
+                });
+            }
+            self.step(Some(left))?;
+        }
+    }
+
+    fn shut_down(&mut self) -> Result<(), Error> {
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let deadline = Clock::now() + PATIENCE;
+        self.machine.shut_down(self.queue.now());
+        loop {
+            let left = deadline.saturating_duration_since(Clock::now());
+            if self.step(Some(left))? == Some(Event::ShutDown) {
+                return Ok(());
+            }
+            if left.is_zero() {
+                return Err(host::Error::Timeout(host::Step::ShutDown).into());
+            }
+        }
+    }
+}
+
+/// Submits a command on a queue without others, and waits for it.
+pub(super) fn call(
+    queue: &mut Queue,
+    sqe: &Sqe,
+    payload: Payload,
+    command: &'static str,
+    timeout: Duration,
+) -> Result<Completion, Error> {
+    let deadline = Clock::now() + timeout;
+    // Nothing else is under way.
+    let _ = queue.submit(sqe, payload, 0);
+    let mut completions = Vec::new();
+    loop {
+        queue.poll(&mut completions)?;
+        if let Some(completion) = completions.pop() {
+            return Ok(completion);
+        }
+        let left = deadline.saturating_duration_since(Clock::now());
+        if left.is_zero() {
+            return Err(Error::Timeout {
+                command,
+                after: timeout,
+            });
+        }
+        queue.wait(left)?;
+    }
+}
+
+/// Success, or an error that says what the controller said.
+pub(super) fn check(
+    completion: &Completion,
+    command: &'static str,
+    opcode: u8,
+) -> Result<(), Error> {
+    let status = completion.cqe.status();
+    if status.is_success() {
+        return Ok(());
+    }
+    Err(Error::Failed {
+        command,
+        opcode,
+        status,
+    })
+}
+
+/// A copy.
+pub(super) fn buffer_of(bytes: &[u8]) -> Buffer {
+    let mut buffer = Buffer::zeroed(bytes.len());
+    buffer.as_mut().copy_from_slice(bytes);
+    buffer
+}
+
+/// A panic elsewhere does not make the value worse than it is.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,134 @@
+//! What can go wrong between a host and a controller.
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use nvmf_core::host;
+use nvmf_core::wire::status::Status;
+
+/// Why a host cannot do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The name has no address.
+    #[error("cannot find the address of `{host}`")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// ECONNREFUSED.
+    #[error("nothing listens on {address}: is the target running, and the port right?")]
+    NothingListens {
+        /// Where the target was to be.
+        address: SocketAddr,
+    },
+    /// Anything else while connecting.
+    #[error("cannot connect to {address}")]
+    Connect {
+        /// Where the target was to be.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Something listens there, but it does not speak NVMe/TCP.
+    #[error("{address} did not answer ICReq: is it an NVMe/TCP target?")]
+    NoIcResp {
+        /// Where the target was to be.
+        address: SocketAddr,
+    },
+    /// The controller is of no use, or no more.
+    #[error(transparent)]
+    Controller(#[from] host::Error),
+    /// The controller closed the connection.
+    #[error("the controller closed the connection")]
+    Closed,
+    /// The connection broke.
+    #[error("connection lost")]
+    Lost(#[from] io::Error),
+    /// A command ended with this status.
+    #[error("{command} failed: {}", describe(*.opcode, *.status))]
+    Failed {
+        /// The command's name.
+        command: &'static str,
+        /// Its opcode, which the meaning of some codes depends on.
+        opcode: u8,
+        /// What the controller says.
+        status: Status,
+    },
+    /// A command did not end in time.
+    #[error("{command} was not answered within {} s", .after.as_secs_f32())]
+    Timeout {
+        /// The command's name.
+        command: &'static str,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// The controller has no such namespace.
+    #[error("the controller has no namespace {nsid}; it has {}", list(.active))]
+    NoSuchNamespace {
+        /// Which.
+        nsid: u32,
+        /// Those that it has.
+        active: Vec<u32>,
+    },
+    /// The namespace cannot be used by this host.
+    #[error("namespace {nsid} cannot be used: {why}")]
+    UnusableNamespace {
+        /// Which.
+        nsid: u32,
+        /// For what reason.
+        why: &'static str,
+    },
+    /// Data that is not a whole number of blocks.
+    #[error("{len} bytes are not a whole number of blocks of {block_size} bytes")]
+    NotWholeBlocks {
+        /// Bytes that there are.
+        len: usize,
+        /// Bytes of a block.
+        block_size: u32,
+    },
+    /// The controller grants no more I/O queues.
+    #[error("the controller grants {granted} I/O queues, and all of them are in use")]
+    NoQueueLeft {
+        /// As many as it grants.
+        granted: u16,
+    },
+    /// The log changes faster than it can be read.
+    #[error("the discovery log changes all the time")]
+    LogChanges,
+    /// What came back is too short, or contradicts itself.
+    #[error("the controller's answer to {command} makes no sense")]
+    Nonsense {
+        /// The command's name.
+        command: &'static str,
+    },
+    /// The system has no thread for keep alive.
+    #[error("cannot start the keep alive thread")]
+    Thread(#[source] io::Error),
+}
+
+impl Error {
+    pub(super) fn connect(address: SocketAddr, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::ConnectionRefused => Self::NothingListens { address },
+            _ => Self::Connect { address, source },
+        }
+    }
+}
+
+fn describe(opcode: u8, status: Status) -> String {
+    let Status { sct, sc, .. } = status;
+    format!("{} ({sct}/{sc:02X}h)", status.name_for(opcode))
+}
+
+fn list(nsids: &[u32]) -> String {
+    match nsids {
+        [] => "none".to_owned(),
+        nsids => {
+            let texts: Vec<String> = nsids.iter().map(u32::to_string).collect();
+            texts.join(", ")
+        }
+    }
+}
