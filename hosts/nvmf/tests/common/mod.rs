@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit, setrlimit};
 
 /// Lines of the target's stderr that are kept for diagnosis.
 const KEPT_LINES: usize = 60;
@@ -122,6 +122,16 @@ impl Target {
         fs::read_dir(format!("/proc/{}/fd", self.pid))
             .expect("fd directory")
             .count()
+    }
+
+    /// Lets it open so many descriptors and no more.
+    pub(crate) fn limit_files(&self, most: u64) {
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        let limit = Rlimit {
+            current: Some(most),
+            maximum: Some(most),
+        };
+        prlimit(pid, Resource::Nofile, limit).expect("the target runs");
     }
 
     /// CPU time used so far, in clock ticks (10 ms).
