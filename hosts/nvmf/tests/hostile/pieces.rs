@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::bytes::pattern;
 use crate::common::Target;
-use crate::conn::Conn;
+use crate::conn::{Conn, PATIENCE};
 use crate::host::{Host, Options, host_with_queue, still_serves};
 use crate::pdu::{C2H_DATA, CAPSULE_RESP, LAST_PDU, R2T, Sqe};
 
@@ -180,6 +180,36 @@ fn a_term_req_waits_for_the_end_of_a_pdu() {
         io.send(&[0xFF; 8]);
         io.expect_term(1, 0);
     }
+    still_serves(&target);
+}
+
+/// spdk e53d15a2a1: a response was lost when the queue was disconnected. Reads whose data is still on its
+/// way are complete, and Disconnect is answered, before the connection closes.
+#[test]
+fn spdk_e53d15a2a1_disconnect_waits_for_what_is_to_be_sent() {
+    let target = Target::start(&[]);
+    let host = Host::new(&target);
+    let mut io = Conn::tcp_with_receive_buffer(target.addr, 1);
+    io.initialize(Options::default().ic);
+    host.join(&mut io, 1, &Options::default()).ok();
+    for cid in 0..8 {
+        io.start(&Sqe::read(cid, 0, 256), &[]);
+    }
+    io.start(&Sqe::fabrics(0x08, 8), &[]);
+    thread::sleep(Duration::from_millis(100));
+    let mut bytes = 0;
+    for _ in 0..9 {
+        let response = loop {
+            let pdu = io.read_pdu();
+            if pdu.kind() != C2H_DATA {
+                break pdu;
+            }
+            bytes += pdu.data.len();
+        };
+        response.cqe().succeeds();
+    }
+    assert_eq!(bytes, 8 * 128 * 1024);
+    io.expect_closed(PATIENCE);
     still_serves(&target);
 }
 
