@@ -4,6 +4,7 @@
 //! command line made no sense.
 #![forbid(unsafe_code)]
 
+mod host;
 mod manual;
 mod target;
 
@@ -45,7 +46,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Demo(host::demo::Args),
     Target(Box<target::Args>),
+    Discover(host::discover::Args),
+    IdCtrl(host::identify::ControllerArgs),
+    IdNs(host::identify::NamespaceArgs),
+    Read(host::transfer::ReadArgs),
+    Write(host::transfer::WriteArgs),
+    Compare(host::transfer::CompareArgs),
+    Bench(host::bench::Args),
     Man(manual::ManArgs),
     Completions(manual::CompletionsArgs),
 }
@@ -54,7 +63,15 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     start_log(&cli);
     let outcome = match cli.command {
+        Command::Demo(args) => host::demo::run(&args),
         Command::Target(args) => target::run(*args),
+        Command::Discover(args) => host::discover::run(&args),
+        Command::IdCtrl(args) => host::identify::controller(&args),
+        Command::IdNs(args) => host::identify::namespace(&args),
+        Command::Read(args) => host::transfer::read(&args),
+        Command::Write(args) => host::transfer::write(&args),
+        Command::Compare(args) => host::transfer::compare(&args),
+        Command::Bench(args) => host::bench::run(&args),
         Command::Man(args) => manual::man(&args, Cli::command()),
         Command::Completions(args) => {
             manual::completions(&args, Cli::command());
@@ -72,10 +89,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// One line per event on stderr. RUST_LOG overrides the options.
+/// One line per event on stderr. RUST_LOG overrides the options. What happens is
+/// news of a target only; the others tell by their output.
 fn start_log(cli: &Cli) {
+    let serves = matches!(cli.command, Command::Target(_));
     let level = match (cli.quiet, cli.verbose) {
         (true, _) => "warn",
+        (false, 0) if !serves => "warn",
         (false, 0) => "info",
         (false, 1) => "debug",
         (false, _) => "trace",

@@ -1,0 +1,159 @@
+//! `nvmf demo`.
+use std::io::{self, Write};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use nvmf::block::spec::Spec;
+use nvmf::block::{self, pool::Pool};
+use nvmf_core::wire::ids::{Nqn, Nsid};
+use nvmf_tcp::std::catalog::Subsystem;
+use nvmf_tcp::std::host::{Controller, Namespace, Options, Url};
+use nvmf_tcp::std::target::{Config, Target};
+
+use super::bench::{HEADING, Job, Rw, measure, parse_seconds};
+use super::connect;
+
+/// RAM that is served, in bytes.
+const RAM: u64 = 64 << 20;
+
+/// Bytes of data that are checked at a time.
+const PIECE: usize = 1 << 20;
+
+const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:6e766d66-6465-4d6f-8000-000000000001";
+
+const WHAT_NEXT: &str = "
+Try next:
+  nvmf target --ram 1G                      serve memory; it prints the URL to use
+  nvmf discover nvme+tcp://127.0.0.1        what does it offer?
+  nvmf bench URL --rw randrw --iodepth 64   how fast is it?
+  nvmf target --help                        serve files and disks to Linux hosts";
+
+/// Show that everything works: a target and a host, on this machine
+///
+/// Starts a target of 64 MiB of RAM on a free port of the loopback interface, discovers it,
+/// connects, writes and verifies, and measures for a few seconds. Leaves nothing behind.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Seconds for each measurement
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, default_value = "1")]
+    runtime: Duration,
+}
+
+/// All of it.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let nqn: Nqn = NQN.parse().context("the demo's NQN")?;
+    let pool = Pool::new(1).context("cannot start a thread")?;
+    let mut subsystem = Subsystem::new(nqn);
+    subsystem
+        .namespaces
+        .push(block::open(&Spec::ram(RAM), NQN, Nsid(1), &pool)?);
+    let target = Target::bind(Config {
+        listen: vec![([127, 0, 0, 1], 0).into()],
+        subsystems: vec![subsystem],
+        pin: false,
+        ..Config::default()
+    })?;
+    let address = target.local_addrs()[0];
+    let running = target.spawn()?;
+    let outcome = tour(&format!("nvme+tcp://{address}"), args);
+    running.stopper().stop();
+    running.join()?;
+    outcome
+}
+
+fn tour(base: &str, args: &Args) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "target    {base}, {} MiB of RAM", RAM >> 20)?;
+
+    let entries = Controller::connect(&base.parse()?, &Options::default())?.discover()?;
+    let found = entries
+        .iter()
+        .filter_map(|entry| entry.subnqn().ok())
+        .find(|nqn| !nqn.is_discovery())
+        .context("the target offers no subsystem")?;
+    writeln!(out, "discover  {found}")?;
+
+    let url: Url = format!("{base}/{found}?nsid=1").parse()?;
+    for digests in [true, false] {
+        let options = Options {
+            header_digest: digests,
+            data_digest: digests,
+            ..Options::default()
+        };
+        let controller = connect(&url, &options)?;
+        let can = *controller.capabilities();
+        let mut namespace = controller.namespace(Nsid(1))?;
+        if digests {
+            writeln!(
+                out,
+                "connect   controller {}, NVMe {}, {} I/O queues granted",
+                can.cntlid, can.vs, can.io_queues
+            )?;
+            writeln!(
+                out,
+                "namespace {} blocks of {} bytes",
+                namespace.blocks(),
+                namespace.block_size()
+            )?;
+        }
+        verify(&mut namespace, u64::from(digests))?;
+        let how = if digests { "with" } else { "without" };
+        writeln!(
+            out,
+            "verify    {} MiB written, read and compared, {how} digests: the same",
+            RAM >> 20
+        )?;
+        out.flush()?;
+        if digests {
+            continue;
+        }
+        writeln!(out, "\n{HEADING}")?;
+        for (rw, iodepth) in [
+            (Rw::Randread, 1),
+            (Rw::Randwrite, 1),
+            (Rw::Randread, 32),
+            (Rw::Randwrite, 32),
+        ] {
+            let job = Job {
+                rw,
+                bs: 4096,
+                iodepth,
+                runtime: args.runtime,
+                rwmixread: 50,
+                hipri: false,
+            };
+            writeln!(out, "{}", measure(&mut namespace, &job)?)?;
+            out.flush()?;
+        }
+    }
+    writeln!(out, "{WHAT_NEXT}")?;
+    Ok(out.flush()?)
+}
+
+/// Writes the whole namespace, then reads it back, and has the controller compare.
+fn verify(namespace: &mut Namespace, seed: u64) -> anyhow::Result<()> {
+    let blocks = PIECE as u64 / u64::from(namespace.block_size());
+    let pieces = RAM / PIECE as u64;
+    let pattern = |piece: u64| -> Vec<u8> {
+        let mut state = (piece << 1 | seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()
+        };
+        (0..PIECE / 8).flat_map(|_| next()).collect()
+    };
+    for piece in 0..pieces {
+        namespace.write(piece * blocks, &pattern(piece))?;
+    }
+    namespace.flush()?;
+    let mut read = vec![0; PIECE];
+    for piece in 0..pieces {
+        let expected = pattern(piece);
+        namespace.read(piece * blocks, &mut read)?;
+        ensure!(read == expected, "MiB {piece} is not what was written");
+        namespace.compare(piece * blocks, &expected)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! `nvmf read`, `nvmf write` and `nvmf compare`.
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use nvmf::block::spec::parse_size;
+use nvmf_tcp::std::host::{Namespace, Url};
+
+use super::ConnectArgs;
+
+/// Bytes that are moved at a time.
+const PIECE: usize = 4 << 20;
+
+/// Read blocks of a namespace into a file
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  nvmf read nvme+tcp://192.0.2.7/NQN > disk.img
+  nvmf read nvme+tcp://192.0.2.7/NQN?nsid=2 --start-block 2048 --data-size 1M --data boot.img")]
+pub(crate) struct ReadArgs {
+    /// The namespace: nvme+tcp://HOST[:PORT]/NQN?nsid=N; without nsid the only one
+    url: Url,
+
+    /// The first block
+    #[arg(short, long, value_name = "SLBA", default_value_t = 0)]
+    start_block: u64,
+
+    /// Bytes to read, a whole number of blocks [default: to the end]
+    #[arg(short = 'z', long, value_name = "SIZE", value_parser = parse_size)]
+    data_size: Option<u64>,
+
+    /// The file to write; `-` is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    data: PathBuf,
+
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Where data comes from, and where it belongs.
+#[derive(clap::Args)]
+pub(crate) struct SendArgs {
+    /// The namespace: nvme+tcp://HOST[:PORT]/NQN?nsid=N; without nsid the only one
+    url: Url,
+
+    /// The first block
+    #[arg(short, long, value_name = "SLBA", default_value_t = 0)]
+    start_block: u64,
+
+    /// The file to send, all of it; `-` is standard input
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    data: PathBuf,
+
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Write a file to the blocks of a namespace
+#[derive(clap::Args)]
+#[command(after_help = "\
+Example:
+  nvmf write nvme+tcp://192.0.2.7/NQN --data disk.img")]
+pub(crate) struct WriteArgs {
+    #[command(flatten)]
+    send: SendArgs,
+}
+
+/// Compare a file with the blocks of a namespace
+#[derive(clap::Args)]
+#[command(after_help = "\
+The controller compares; the file is sent to it. Exit status 1 if they differ.
+
+Example:
+  nvmf compare nvme+tcp://192.0.2.7/NQN --data disk.img")]
+pub(crate) struct CompareArgs {
+    #[command(flatten)]
+    send: SendArgs,
+}
+
+/// Reads into a file.
+pub(crate) fn read(args: &ReadArgs) -> anyhow::Result<()> {
+    let mut namespace = args.connect.namespace(&args.url)?;
+    let block_size = u64::from(namespace.block_size());
+    let rest = namespace.blocks().saturating_sub(args.start_block);
+    let left = args.data_size.unwrap_or(rest.saturating_mul(block_size));
+    if !left.is_multiple_of(block_size) {
+        bail!("{left} bytes are not a whole number of blocks, which have {block_size} bytes");
+    }
+    if left / block_size > rest {
+        bail!(
+            "that is beyond the end: the namespace has {} blocks of {block_size} bytes",
+            namespace.blocks()
+        );
+    }
+    if args.data.as_os_str() == "-" {
+        return copy_out(
+            &mut namespace,
+            args.start_block,
+            left,
+            &mut io::stdout().lock(),
+        )
+        .context("standard output");
+    }
+    let name = args.data.display();
+    let mut file = File::create(&args.data).with_context(|| format!("cannot create {name}"))?;
+    let outcome = copy_out(&mut namespace, args.start_block, left, &mut file);
+    if outcome.is_err() && file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        // A part must not pass for the whole.
+        let _ = fs::remove_file(&args.data);
+    }
+    outcome.with_context(|| format!("{name} is not written"))
+}
+
+fn copy_out(
+    namespace: &mut Namespace,
+    mut slba: u64,
+    mut left: u64,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let block_size = u64::from(namespace.block_size());
+    let mut piece = vec![0; PIECE];
+    while left > 0 {
+        let len = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+        let bytes = &mut piece[..len];
+        namespace.read(slba, bytes)?;
+        out.write_all(bytes)?;
+        left -= len as u64;
+        slba += len as u64 / block_size;
+    }
+    Ok(out.flush()?)
+}
+
+/// Writes a file, and flushes.
+pub(crate) fn write(args: &WriteArgs) -> anyhow::Result<()> {
+    let mut namespace = send(&args.send, Namespace::write)?;
+    Ok(namespace.flush()?)
+}
+
+/// Compares a file.
+pub(crate) fn compare(args: &CompareArgs) -> anyhow::Result<()> {
+    send(&args.send, Namespace::compare).map(drop)
+}
+
+fn send(
+    args: &SendArgs,
+    operation: impl Fn(&mut Namespace, u64, &[u8]) -> Result<(), nvmf_tcp::std::host::Error>,
+) -> anyhow::Result<Namespace> {
+    let name = args.data.display();
+    let mut size = None;
+    let mut file: Box<dyn Read> = if args.data.as_os_str() == "-" {
+        Box::new(io::stdin().lock())
+    } else {
+        let file = File::open(&args.data).with_context(|| format!("cannot open {name}"))?;
+        let metadata = file
+            .metadata()
+            .with_context(|| format!("cannot read {name}"))?;
+        size = metadata.is_file().then_some(metadata.len());
+        Box::new(file)
+    };
+    let mut namespace = args.connect.namespace(&args.url)?;
+    let block_size = u64::from(namespace.block_size());
+    let capacity = namespace
+        .blocks()
+        .saturating_sub(args.start_block)
+        .saturating_mul(block_size);
+    // Before anything is changed, where it can be known.
+    check(size.unwrap_or(0), capacity, block_size)?;
+    let mut sent = 0;
+    let mut piece = vec![0; PIECE];
+    loop {
+        let len = fill(&mut *file, &mut piece).with_context(|| format!("cannot read {name}"))?;
+        check(sent + len as u64, capacity, block_size)
+            .with_context(|| format!("after {sent} bytes"))?;
+        if len == 0 {
+            return Ok(namespace);
+        }
+        operation(
+            &mut namespace,
+            args.start_block + sent / block_size,
+            &piece[..len],
+        )
+        .with_context(|| format!("after {sent} bytes"))?;
+        sent += len as u64;
+    }
+}
+
+fn check(len: u64, capacity: u64, block_size: u64) -> anyhow::Result<()> {
+    if !len.is_multiple_of(block_size) {
+        bail!(
+            "the data are {len} bytes, which is not a whole number of blocks of {block_size} bytes"
+        );
+    }
+    if len > capacity {
+        bail!("the data do not fit: there is room for {capacity} bytes");
+    }
+    Ok(())
+}
+
+/// Reads until the buffer is full or the file ends.
+fn fill(file: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut len = 0;
+    while len < buffer.len() {
+        match file.read(&mut buffer[len..]) {
+            Ok(0) => break,
+            Ok(read) => len += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(len)
+}

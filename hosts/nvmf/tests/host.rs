@@ -1,0 +1,323 @@
+//! The commands of a host as processes, against `nvmf target`.
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[allow(dead_code, reason = "other tests need the rest")]
+mod common;
+
+use common::Target;
+
+const BLOCK: usize = 512;
+
+fn nvmf(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nvmf"))
+        .args(args)
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null())
+        .output()
+        .expect("the binary runs")
+}
+
+/// Standard output of a command that succeeds and has nothing to complain about.
+fn output(args: &[&str]) -> String {
+    let output = nvmf(args);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {error}");
+    assert_eq!(error, "", "{args:?}");
+    text(&output.stdout)
+}
+
+/// The one line on standard error of a command that fails.
+fn failure(args: &[&str]) -> String {
+    let output = nvmf(args);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {error}");
+    let lines: Vec<&str> = error.lines().collect();
+    assert_eq!(lines.len(), 1, "{args:?}: {error}");
+    assert!(lines[0].starts_with("nvmf: "), "{error}");
+    lines[0].to_owned()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn url(target: &Target) -> String {
+    format!("nvme+tcp://{}/{}", target.addr, target.nqn)
+}
+
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("a path of ASCII")
+}
+
+#[test]
+fn demo_works_in_one_go() {
+    let shown = output(&["demo", "--runtime", "0.1"]);
+    for part in [
+        "target    nvme+tcp://127.0.0.1:",
+        "discover  nqn.2014-08.org.nvmexpress:uuid:",
+        "with digests: the same",
+        "without digests: the same",
+        "IOPS",
+        "randread 4 KiB qd 1 ",
+        "randwrite 4 KiB qd 32 ",
+        "Try next:",
+    ] {
+        assert!(shown.contains(part), "{part} is missing in:\n{shown}");
+    }
+    for line in shown.lines().filter(|line| line.starts_with("rand")) {
+        let iops: f64 = line
+            .split_whitespace()
+            .nth(5)
+            .and_then(|number| number.parse().ok())
+            .unwrap_or_else(|| panic!("no IOPS in {line}"));
+        assert!(iops > 0.0, "{line}");
+    }
+}
+
+#[test]
+fn what_is_offered_can_be_used() {
+    let target = Target::start(&["--ram", "1M", "--ram", "2M,bs=4096"]);
+    let base = format!("nvme+tcp://{}", target.addr);
+    let listed = output(&["discover", &base]);
+    assert!(
+        listed
+            .lines()
+            .any(|line| line == format!("{}  nvme subsystem", url(&target))),
+        "{listed}"
+    );
+    let json = output(&["discover", &base, "--output", "json"]);
+    assert!(
+        json.contains(&format!("\"subnqn\":\"{}\"", target.nqn)) && json.starts_with('['),
+        "{json}"
+    );
+    let controller = output(&["id-ctrl", &url(&target)]);
+    assert!(
+        controller.contains(&format!("subnqn: {}\n", target.nqn)),
+        "{controller}"
+    );
+    let namespace = output(&["id-ns", &format!("{}?nsid=2", url(&target))]);
+    assert!(namespace.contains("nsze: 512\n"), "{namespace}");
+    assert_eq!(
+        failure(&["id-ns", &url(&target)]),
+        "nvmf: which namespace? Add ?nsid=N to the URL; there are 1, 2"
+    );
+}
+
+#[test]
+fn data_goes_there_and_comes_back() {
+    let target = Target::start(&["--ram", "8M"]);
+    let directory = tempfile::tempdir().unwrap();
+    let (sent, got) = (
+        directory.path().join("sent"),
+        directory.path().join("received"),
+    );
+    for (round, digests) in [&[][..], &["--hdgst"], &["--ddgst"], &["--hdgst", "--ddgst"]]
+        .into_iter()
+        .enumerate()
+    {
+        for len in [
+            BLOCK,
+            4096,
+            8192,
+            16_384,
+            65_536,
+            131_072 + BLOCK,
+            1 << 20,
+            5 << 20,
+        ] {
+            let data = noise((round * 100 + len) as u64, len);
+            fs::write(&sent, &data).unwrap();
+            let run = |command: &[&str]| {
+                let args = [command, &["--start-block", "3"], digests].concat();
+                assert_eq!(output(&args), "");
+            };
+            let url = url(&target);
+            run(&["write", &url, "--data", path(&sent)]);
+            run(&["compare", &url, "--data", path(&sent)]);
+            let size = len.to_string();
+            run(&["read", &url, "--data", path(&got), "--data-size", &size]);
+            assert!(fs::read(&got).unwrap() == data, "{len} bytes {digests:?}");
+        }
+    }
+    fs::write(&sent, noise(7, 4096)).unwrap();
+    let error = failure(&["compare", &url(&target), "--data", path(&sent)]);
+    assert!(error.contains("Compare failed: Compare Failure"), "{error}");
+}
+
+#[test]
+fn pipes_will_do() {
+    let target = Target::start(&["--ram", "1M"]);
+    let data = noise(1, 1 << 20);
+    let mut write = Command::new(env!("CARGO_BIN_EXE_nvmf"))
+        .args(["write", &url(&target)])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    write.stdin.take().unwrap().write_all(&data).unwrap();
+    assert!(write.wait().unwrap().success());
+    let read = nvmf(&["read", &url(&target)]);
+    assert_eq!(read.status.code(), Some(0), "{}", text(&read.stderr));
+    assert!(read.stdout == data);
+}
+
+#[test]
+fn data_that_do_not_fit_change_nothing() {
+    let target = Target::start(&["--ram", "64K"]);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("data");
+    for (len, explanation) in [
+        (65_536 + BLOCK, "there is room for 65536 bytes"),
+        (1000, "not a whole number of blocks of 512 bytes"),
+    ] {
+        fs::write(&file, vec![0xFF; len]).unwrap();
+        let error = failure(&["write", &url(&target), "--data", path(&file)]);
+        assert!(error.contains(explanation), "{error}");
+    }
+    let read = nvmf(&["read", &url(&target)]);
+    assert!(read.stdout == [0; 65_536]);
+    let error = failure(&["read", &url(&target), "--data-size", "128K"]);
+    assert!(error.contains("beyond the end"), "{error}");
+    let error = failure(&["read", &url(&target), "--data", "/dev/full"]);
+    assert!(error.contains("No space left on device"), "{error}");
+}
+
+#[test]
+fn what_is_refused_is_explained() {
+    let target = Target::start(&["--allow-host", "nqn.2014-08.org.example:friend"]);
+    let error = failure(&[
+        "id-ctrl",
+        &url(&target),
+        "--hostnqn",
+        "nqn.2014-08.org.example:me",
+    ]);
+    assert!(
+        error.contains("Connect Invalid Host (1/84h)")
+            && error.contains("whose name is nqn.2014-08.org.example:me"),
+        "{error}"
+    );
+    output(&[
+        "id-ctrl",
+        &url(&target),
+        "--hostnqn",
+        "nqn.2014-08.org.example:friend",
+    ]);
+
+    let target = Target::start(&[]);
+    let other = format!("nvme+tcp://{}/nqn.2014-08.org.example:other", target.addr);
+    let error = failure(&["id-ctrl", &other]);
+    assert!(
+        error.contains("Connect Invalid Parameters (1/82h)")
+            && error.contains(&format!("The target offers: {}", target.nqn)),
+        "{error}"
+    );
+    let error = failure(&["read", &format!("{}?nsid=9", url(&target))]);
+    assert!(error.contains("no namespace 9; it has 1"), "{error}");
+    let error = failure(&["read", &format!("nvme+tcp://{}", target.addr)]);
+    assert!(error.contains("names no subsystem"), "{error}");
+    let error = failure(&["bench", &url(&target), "--bs", "1000"]);
+    assert!(error.contains("--bs must be a whole number"), "{error}");
+    let error = failure(&["bench", &url(&target), "--iodepth", "0"]);
+    assert!(error.contains("--iodepth must be 1 to 127"), "{error}");
+}
+
+#[test]
+fn nobody_there() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = closed.local_addr().unwrap();
+    drop(closed);
+    assert_eq!(
+        failure(&["discover", &format!("nvme+tcp://{address}")]),
+        format!("nvmf: nothing listens on {address}: is the target running, and the port right?")
+    );
+    let error = failure(&["discover", "nvme+tcp://no-such-host.invalid"]);
+    assert!(
+        error.starts_with("nvmf: cannot find the address of `no-such-host.invalid`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_explained() {
+    for (args, explanation) in [
+        (&["discover"][..], "<URL>"),
+        (&["discover", "192.0.2.7"], "a URL begins with nvme+tcp://"),
+        (&["read", "nvme+tcp://h/nqn.a?nsid=0"], "is no NSID"),
+        (
+            &["bench", "nvme+tcp://h/nqn.a", "--rw", "erase"],
+            "randread",
+        ),
+        (
+            &["bench", "nvme+tcp://h/nqn.a", "--runtime", "0"],
+            "number of seconds",
+        ),
+    ] {
+        let output = nvmf(args);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+        assert!(error.contains(explanation), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn bench_tells_programs_and_people() {
+    let target = Target::start(&["--ram", "4M"]);
+    for rw in ["read", "write", "randread", "randwrite", "randrw"] {
+        let url = url(&target);
+        let args = [
+            "bench",
+            &url,
+            "--rw",
+            rw,
+            "--iodepth",
+            "4",
+            "--runtime",
+            "0.2",
+        ];
+        let json = output(&[&args[..], &["--output", "json", "--ddgst"]].concat());
+        assert!(json.contains(&format!("\"rw\":\"{rw}\"")), "{json}");
+        for (direction, expected) in [
+            ("read", !rw.contains("write")),
+            ("write", rw.contains("w") && rw != "randread"),
+        ] {
+            let none = json.contains(&format!("\"{direction}\":{{\"total_ios\":0,"));
+            assert_eq!(none, !expected, "{rw}: {json}");
+        }
+        let table = output(&[&args[..], &["--hipri"]].concat());
+        assert!(table.contains(&format!("\n{rw} ")), "{table}");
+    }
+}
+
+#[test]
+fn a_target_that_dies_ends_the_bench() {
+    let target = Target::start(&[]);
+    let url = url(&target);
+    let began = Instant::now();
+    let error = thread::scope(|scope| {
+        let bench = scope.spawn(|| failure(&["bench", &url, "--runtime", "60", "--iodepth", "8"]));
+        thread::sleep(Duration::from_millis(700));
+        drop(target);
+        bench.join().unwrap()
+    });
+    assert!(began.elapsed() < Duration::from_secs(30));
+    assert!(
+        error.contains("closed the connection") || error.contains("connection lost"),
+        "{error}"
+    );
+}
