@@ -10,11 +10,11 @@ use nvmf_tcp::std::catalog::Subsystem;
 use nvmf_tcp::std::host::{Controller, Namespace, Options, Url};
 use nvmf_tcp::std::target::{Config, Target};
 
-use super::bench::{HEADING, Job, Rw, measure, parse_seconds};
+use super::bench::{HEADING, Job, Rw, measure, noise, parse_seconds};
 use super::connect;
 
 /// RAM that is served, in bytes.
-const RAM: u64 = 64 << 20;
+const RAM: u64 = 32 << 20;
 
 /// Bytes of data that are checked at a time.
 const PIECE: usize = 1 << 20;
@@ -30,7 +30,7 @@ Try next:
 
 /// Show that everything works: a target and a host, on this machine
 ///
-/// Starts a target of 64 MiB of RAM on a free port of the loopback interface, discovers it,
+/// Starts a target of 32 MiB of RAM on a free port of the loopback interface, discovers it,
 /// connects, writes and verifies, and measures for a few seconds. Leaves nothing behind.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -134,26 +134,18 @@ fn tour(base: &str, args: &Args) -> anyhow::Result<()> {
 fn verify(namespace: &mut Namespace, seed: u64) -> anyhow::Result<()> {
     let blocks = PIECE as u64 / u64::from(namespace.block_size());
     let pieces = RAM / PIECE as u64;
-    let pattern = |piece: u64| -> Vec<u8> {
-        let mut state = (piece << 1 | seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state.to_le_bytes()
-        };
-        (0..PIECE / 8).flat_map(|_| next()).collect()
-    };
+    let pattern = |piece: u64| noise(piece << 1 | seed, PIECE);
     for piece in 0..pieces {
-        namespace.write(piece * blocks, &pattern(piece))?;
+        namespace.write(piece * blocks, pattern(piece).as_ref())?;
     }
     namespace.flush()?;
     let mut read = vec![0; PIECE];
     for piece in 0..pieces {
         let expected = pattern(piece);
         namespace.read(piece * blocks, &mut read)?;
+        let expected = expected.as_ref();
         ensure!(read == expected, "MiB {piece} is not what was written");
-        namespace.compare(piece * blocks, &expected)?;
+        namespace.compare(piece * blocks, expected)?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use nvmf::block::spec::parse_size;
+use nvmf_core::wire::identify::Oncs;
 use nvmf_tcp::std::host::{Namespace, Url};
 
 use super::ConnectArgs;
@@ -69,7 +70,8 @@ pub(crate) struct WriteArgs {
 /// Compare a file with the blocks of a namespace
 #[derive(clap::Args)]
 #[command(after_help = "\
-The controller compares; the file is sent to it. Exit status 1 if they differ.
+The file is sent to the controller, which compares; if it cannot, the blocks are read and
+compared here. Exit status 1 if they differ.
 
 Example:
   nvmf compare nvme+tcp://192.0.2.7/NQN --data disk.img")]
@@ -133,18 +135,42 @@ fn copy_out(
 
 /// Writes a file, and flushes.
 pub(crate) fn write(args: &WriteArgs) -> anyhow::Result<()> {
-    let mut namespace = send(&args.send, Namespace::write)?;
+    let mut namespace = send(&args.send, |namespace, slba, bytes| {
+        Ok(namespace.write(slba, bytes)?)
+    })?;
     Ok(namespace.flush()?)
 }
 
 /// Compares a file.
 pub(crate) fn compare(args: &CompareArgs) -> anyhow::Result<()> {
-    send(&args.send, Namespace::compare).map(drop)
+    let mut here = None;
+    let operation = |namespace: &mut Namespace, slba, bytes: &[u8]| -> anyhow::Result<()> {
+        let here = match here {
+            Some(known) => known,
+            None => *here.insert(
+                !namespace
+                    .controller()
+                    .identify()?
+                    .oncs
+                    .contains(Oncs::NVMCMPS),
+            ),
+        };
+        if !here {
+            return Ok(namespace.compare(slba, bytes)?);
+        }
+        let mut read = vec![0; bytes.len()];
+        namespace.read(slba, &mut read)?;
+        match read.iter().zip(bytes).position(|(a, b)| a != b) {
+            Some(at) => bail!("Compare failed: they differ at byte {at} from there"),
+            None => Ok(()),
+        }
+    };
+    send(&args.send, operation).map(drop)
 }
 
 fn send(
     args: &SendArgs,
-    operation: impl Fn(&mut Namespace, u64, &[u8]) -> Result<(), nvmf_tcp::std::host::Error>,
+    mut operation: impl FnMut(&mut Namespace, u64, &[u8]) -> anyhow::Result<()>,
 ) -> anyhow::Result<Namespace> {
     let name = args.data.display();
     let mut size = None;

@@ -89,8 +89,27 @@ pub(super) struct Association {
     pub(super) capabilities: Capabilities,
     address: SocketAddr,
     subnqn: Nqn,
-    /// QIDs in use: bit `qid - 1` of its word.
-    qids: Mutex<Vec<bool>>,
+    qids: Mutex<Qids>,
+}
+
+/// Which QIDs are in use: that of QID `n` at `n - 1`.
+struct Qids {
+    used: Vec<bool>,
+    /// Where to look first. The controller may need a moment to see that a queue
+    /// is gone, so the one that was freed last comes last.
+    next: usize,
+}
+
+impl Qids {
+    fn take(&mut self) -> Option<usize> {
+        let count = self.used.len();
+        let free = (self.next..count)
+            .chain(0..self.next)
+            .find(|index| !self.used[*index])?;
+        self.used[free] = true;
+        self.next = (free + 1) % count;
+        Some(free)
+    }
 }
 
 struct Shared {
@@ -186,7 +205,10 @@ impl Controller {
                 capabilities,
                 address,
                 subnqn,
-                qids: Mutex::new(vec![false; capabilities.io_queues.into()]),
+                qids: Mutex::new(Qids {
+                    used: vec![false; capabilities.io_queues.into()],
+                    next: 0,
+                }),
             }),
         })
     }
@@ -272,14 +294,10 @@ impl Controller {
         let no_queue = || Error::NoQueueLeft {
             granted: found.io_queues,
         };
-        let lease = {
-            let mut qids = lock(&association.qids);
-            let index = qids.iter().position(|used| !used).ok_or_else(no_queue)?;
-            qids[index] = true;
-            Lease {
-                association: Arc::clone(association),
-                index,
-            }
+        let index = lock(&association.qids).take().ok_or_else(no_queue)?;
+        let lease = Lease {
+            association: Arc::clone(association),
+            index,
         };
         let options = &association.options;
         let entries = options
@@ -432,7 +450,7 @@ impl fmt::Debug for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        lock(&self.association.qids)[self.index] = false;
+        lock(&self.association.qids).used[self.index] = false;
     }
 }
 
@@ -539,6 +557,7 @@ impl Admin {
             }
             let left = deadline.saturating_duration_since(Clock::now());
             if left.is_zero() {
+                self.queue.give_up();
                 return Err(Error::Timeout {
                     command,
                     after: timeout,
@@ -583,6 +602,7 @@ pub(super) fn call(
         }
         let left = deadline.saturating_duration_since(Clock::now());
         if left.is_zero() {
+            queue.give_up();
             return Err(Error::Timeout {
                 command,
                 after: timeout,

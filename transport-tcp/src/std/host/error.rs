@@ -65,6 +65,9 @@ pub enum Error {
         /// How long it was waited for.
         after: Duration,
     },
+    /// An earlier command did not end in time.
+    #[error("the connection was given up, because a command was not answered in time")]
+    GivenUp,
     /// The controller has no such namespace.
     #[error("the controller has no namespace {nsid}; it has {}", list(.active))]
     NoSuchNamespace {

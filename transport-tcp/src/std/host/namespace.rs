@@ -252,6 +252,7 @@ impl Namespace {
             if completions.is_empty() {
                 let left = timeout.saturating_sub(last_progress.elapsed());
                 if left.is_zero() {
+                    self.queue.give_up();
                     return Err(Error::Timeout {
                         command,
                         after: timeout,

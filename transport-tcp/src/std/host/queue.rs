@@ -1,7 +1,7 @@
 //! A queue that its caller polls: no other thread, no wake-up, no lock.
 use std::fmt;
 use std::io::{self, IoSliceMut};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant as Clock};
 
 use nvmf_core::host;
@@ -100,6 +100,7 @@ enum Failure {
     Closed,
     Lost(Errno),
     NoIcResp,
+    GivenUp,
 }
 
 /// The transport's machine and the buffers of its commands, by slot.
@@ -234,6 +235,9 @@ impl Queue {
 
     /// Sends what there is to send, as far as the socket takes it.
     pub fn flush(&mut self) {
+        if self.failed.is_some() {
+            return;
+        }
         if let Err(failure) = self.transmit() {
             self.failed.get_or_insert(failure);
         }
@@ -282,6 +286,14 @@ impl Queue {
         }
         self.writable |= fds[0].revents().intersects(PollFlags::OUT);
         Ok(())
+    }
+
+    /// A command was not answered in time: nobody knows what becomes of it, so nothing
+    /// more is asked of this connection.
+    pub(super) fn give_up(&mut self) {
+        self.failed.get_or_insert(Failure::GivenUp);
+        // Whether there was something left to close does not matter.
+        let _ = self.socket.shutdown(Shutdown::Both);
     }
 
     /// The time as the machines see it.
@@ -430,6 +442,7 @@ impl Failure {
             Self::Closed => Error::Closed,
             Self::Lost(errno) => Error::Lost(io::Error::from(errno)),
             Self::NoIcResp => Error::NoIcResp { address },
+            Self::GivenUp => Error::GivenUp,
         }
     }
 }

@@ -25,7 +25,7 @@ use super::{Controller, Error, Options, Payload, Url};
 const NQN: &str = "nqn.2014-08.org.example:memory";
 const BYTES: usize = 8 << 20;
 
-/// 8 MiB of memory in blocks of 512 bytes.
+/// 8 MiB of memory in blocks of 512 bytes. Reads of the last block never end.
 #[derive(Clone)]
 struct Memory(Arc<Mapping>);
 
@@ -91,6 +91,9 @@ impl BlockDevice for Memory {
     }
 
     fn submit(&mut self, mut request: Request<Buffer>) -> Submit<Buffer> {
+        if matches!(request.op, Op::Read(extent) if extent.byte == BYTES as u64 - 512) {
+            return Submit::Pending;
+        }
         let result = self.perform(&mut request);
         Submit::Done(request.complete(result))
     }
@@ -236,7 +239,7 @@ fn zeroes_and_what_is_beyond_the_end() {
         outcome => panic!("{outcome:?}"),
     }
     // The queue is as good as before.
-    namespace.read(16_383, &mut bytes[..512]).unwrap();
+    namespace.read(16_382, &mut bytes[..512]).unwrap();
     let error = namespace.read(0, &mut bytes[..100]).unwrap_err();
     assert!(matches!(error, Error::NotWholeBlocks { .. }), "{error}");
     let error = controller.namespace(Nsid(5)).unwrap_err();
@@ -290,12 +293,31 @@ fn the_controller_outlives_its_keep_alive_timeout() {
 }
 
 #[test]
+fn a_command_that_never_ends_takes_its_queue_along_but_no_other() {
+    let served = Served::start(|config| config.stop_timeout = Duration::from_millis(100));
+    let controller = served.connect(&Options {
+        command_timeout: Duration::from_millis(300),
+        ..Options::default()
+    });
+    let mut namespace = controller.namespace(Nsid(1)).unwrap();
+    let error = namespace.read(16_383, &mut [0; 512]).unwrap_err();
+    assert_eq!(error.to_string(), "Read was not answered within 0.3 s");
+    assert!(matches!(namespace.flush(), Err(Error::GivenUp)));
+    controller.namespace(Nsid(1)).unwrap().flush().unwrap();
+}
+
+#[test]
 fn queues_are_given_back() {
     let served = Served::start(|_| {});
     let controller = served.connect(&Options {
         io_queues: 2,
         ..Options::default()
     });
+    // One at a time needs no pause.
+    for _ in 0..20 {
+        controller.namespace(Nsid(1)).unwrap().flush().unwrap();
+    }
+    thread::sleep(Duration::from_millis(200));
     for _ in 0..3 {
         let first = controller.queue().unwrap();
         let second = controller.queue().unwrap();

@@ -119,7 +119,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 /// Keeps `job.iodepth` commands under way for `job.runtime`.
 pub(crate) fn measure(namespace: &mut Namespace, job: &Job) -> anyhow::Result<Report> {
     let mut load = Load::new(namespace, job)?;
-    let mut buffers: Vec<Buffer> = (0..job.iodepth).map(|seed| noise(seed, job.bs)).collect();
+    let mut buffers: Vec<Buffer> = (0..job.iodepth as u64)
+        .map(|seed| noise(seed, job.bs as usize))
+        .collect();
     let mut started = vec![Instant::now(); job.iodepth];
     let mut writes = vec![false; job.iodepth];
     let mut idle: Vec<usize> = (0..job.iodepth).collect();
@@ -246,10 +248,10 @@ impl Load {
     }
 }
 
-/// Bytes that do not compress.
-fn noise(seed: usize, len: u64) -> Buffer {
-    let mut buffer = Buffer::zeroed(usize::try_from(len).unwrap_or(0));
-    let mut state = (seed as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+/// Bytes that do not compress, and differ from seed to seed.
+pub(crate) fn noise(seed: u64, len: usize) -> Buffer {
+    let mut buffer = Buffer::zeroed(len);
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     for word in buffer.as_mut().chunks_mut(8) {
         state ^= state << 13;
         state ^= state >> 7;
