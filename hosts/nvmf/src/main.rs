@@ -55,6 +55,7 @@ enum Command {
     Write(host::transfer::WriteArgs),
     Compare(host::transfer::CompareArgs),
     Bench(host::bench::Args),
+    Ping(host::ping::Args),
     Man(manual::ManArgs),
     Completions(manual::CompletionsArgs),
 }
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         Command::Write(args) => host::transfer::write(&args),
         Command::Compare(args) => host::transfer::compare(&args),
         Command::Bench(args) => host::bench::run(&args),
+        Command::Ping(args) => host::ping::run(&args),
         Command::Man(args) => manual::man(&args, Cli::command()),
         Command::Completions(args) => {
             manual::completions(&args, Cli::command());

@@ -306,6 +306,23 @@ fn bench_tells_programs_and_people() {
 }
 
 #[test]
+fn ping_counts() {
+    let target = Target::start(&[]);
+    let args = ["ping", &url(&target), "--count", "3", "--interval", "0.05"];
+    let shown = output(&args);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines.len(), 4, "{shown}");
+    for (line, seq) in lines.iter().zip(1..=3) {
+        let start = format!("512 bytes from {}: seq={seq} time=", target.addr);
+        assert!(line.starts_with(&start), "{shown}");
+    }
+    assert!(
+        lines[3].starts_with("3 reads, mean/p50/p99/max = "),
+        "{shown}"
+    );
+}
+
+#[test]
 fn a_target_that_dies_ends_the_bench() {
     let target = Target::start(&[]);
     let url = url(&target);

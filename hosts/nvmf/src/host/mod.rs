@@ -6,12 +6,14 @@
 //! | [`identify`] | `nvmf id-ctrl`, `nvmf id-ns` |
 //! | [`transfer`] | `nvmf read`, `nvmf write`, `nvmf compare` |
 //! | [`bench`] | `nvmf bench` |
+//! | [`ping`] | `nvmf ping` |
 //! | [`demo`] | `nvmf demo` |
 pub(crate) mod bench;
 pub(crate) mod demo;
 pub(crate) mod discover;
 pub(crate) mod identify;
 mod json;
+pub(crate) mod ping;
 pub(crate) mod transfer;
 
 use anyhow::{Context, anyhow};

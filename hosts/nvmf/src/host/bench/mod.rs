@@ -13,7 +13,7 @@ use nvmf_core::wire::sqe::IoOpcode;
 use nvmf_tcp::std::buffer::Buffer;
 use nvmf_tcp::std::host::{Namespace, Payload, Url};
 
-use self::histogram::Histogram;
+pub(crate) use self::histogram::Histogram;
 use super::{ConnectArgs, Output};
 
 /// Measure reads and writes of a namespace
