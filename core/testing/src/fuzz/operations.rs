@@ -21,6 +21,8 @@ use crate::target::{Device, Heap};
 const MAX_CONNECTIONS: usize = 5;
 /// Operations worth running.
 const MAX_OPERATIONS: usize = 300;
+/// Type and code of the status that a wrong data digest has.
+const TRANSIENT_TRANSPORT_ERROR: u16 = 0x022;
 /// Rounds after which everything held up must have gone on.
 const MAX_ROUNDS: usize = 10_000;
 
@@ -248,6 +250,8 @@ struct Peer {
     spoil: Option<(usize, u8, bool)>,
     /// The target stops.
     stopping: bool,
+    /// Commands that sent data with a wrong digest.
+    corrupted: Vec<u16>,
 }
 
 struct World<S: Storage> {
@@ -520,6 +524,7 @@ impl<S: Storage> World<S> {
             wild: false,
             spoil: None,
             stopping: false,
+            corrupted: Vec::new(),
         });
         self.rig
             .input(at, &bytes::ic_req(hpda, digests), self.delivery);
@@ -695,10 +700,18 @@ impl<S: Storage> World<S> {
             self.cntlid = queue.cntlid;
         }
         let io = peer.host.queue.is_some_and(|queue| queue.qid > 0);
-        for finished in std::mem::take(&mut peer.host.finished) {
-            if io {
-                self.check_read(&finished);
-            }
+        let finished = std::mem::take(&mut peer.host.finished);
+        for command in &finished {
+            let cid = command.command.cid();
+            let corrupted = peer.corrupted.contains(&cid);
+            peer.corrupted.retain(|other| *other != cid);
+            assert!(
+                !corrupted || command.status() == TRANSIENT_TRANSPORT_ERROR,
+                "a data digest was wrong: {command:?}"
+            );
+        }
+        for command in finished.iter().filter(|_| io) {
+            self.check_read(command);
         }
     }
 
