@@ -44,9 +44,17 @@ disconnect
 step IPv6
 has_address6() { ip -6 addr show dev eth0 | grep 'fec0::' | grep -vq tentative; }
 until_true 20 has_address6
-connect6() { OUTER=$OUTER6 PORT=$PORT6 connect; }
-connect6
+connect --traddr=$OUTER6 --trsvcid="$PORT6"
 D=$(device 1)
 run dd if=/dev/urandom of="$D" bs=1M count=4 oflag=direct
 run dd if="$D" of=/dev/null bs=1M count=4 iflag=direct
+
+step two paths to one namespace
+first=$CTRL
+connect
+[ "$(device 1)" = "$D" ] || fail "another device"
+[ "$(nvme list-subsys | grep -c ' tcp .* live')" = 2 ] || fail "not two paths"
+sum=$(dd if="$D" bs=1M count=4 iflag=direct 2>/dev/null | md5sum)
+run nvme disconnect -d "$first"
+[ "$(dd if="$D" bs=1M count=4 iflag=direct 2>/dev/null | md5sum)" = "$sum" ] || fail "the other path reads differently"
 disconnect
