@@ -189,7 +189,8 @@ fn a_term_req_waits_for_the_end_of_a_pdu() {
 fn spdk_e53d15a2a1_disconnect_waits_for_what_is_to_be_sent() {
     let target = Target::start(&[]);
     let host = Host::new(&target);
-    let mut io = Conn::tcp_with_receive_buffer(target.addr, 1);
+    // Small enough to hold things up; a window of a few bytes would have the kernel probe it for seconds.
+    let mut io = Conn::tcp_with_receive_buffer(target.addr, 64 << 10);
     io.initialize(Options::default().ic);
     host.join(&mut io, 1, &Options::default()).ok();
     for cid in 0..8 {
