@@ -136,11 +136,12 @@ impl Conn {
         Self::over(TcpStream::connect_timeout(&addr, PATIENCE).expect("connecting"))
     }
 
-    /// The same with a receive buffer of about `bytes`.
-    pub(crate) fn tcp_with_receive_buffer(addr: SocketAddr, bytes: usize) -> Self {
+    /// The same with a receive buffer that a large read fills. Not a tiny one: the kernel then sends by its
+    /// persist timer, with seconds between two segments.
+    pub(crate) fn tcp_with_small_window(addr: SocketAddr) -> Self {
         let socket =
             rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
-        set_socket_recv_buffer_size(&socket, bytes).expect("SO_RCVBUF");
+        set_socket_recv_buffer_size(&socket, 64 << 10).expect("SO_RCVBUF");
         rustix::net::connect(&socket, &addr).expect("connecting");
         Self::over(TcpStream::from(socket))
     }

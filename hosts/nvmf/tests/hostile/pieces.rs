@@ -99,7 +99,7 @@ fn spdk_959f6b46cd_slow_readers() {
     let mut slow: Vec<(Host, Conn)> = (0..8)
         .map(|_| {
             let host = Host::new(&target);
-            let mut io = Conn::tcp_with_receive_buffer(target.addr, 1);
+            let mut io = Conn::tcp_with_small_window(target.addr);
             io.initialize(Options::default().ic);
             host.join(&mut io, 1, &Options::default()).ok();
             (host, io)
@@ -169,7 +169,7 @@ fn a_term_req_waits_for_the_end_of_a_pdu() {
     for digests in [false, true] {
         let options = Options::digests(digests, digests);
         let host = Host::new(&target);
-        let mut io = Conn::tcp_with_receive_buffer(target.addr, 1);
+        let mut io = Conn::tcp_with_small_window(target.addr);
         io.initialize(options.ic);
         host.join(&mut io, 1, &options).ok();
         for cid in 0..4 {
@@ -189,8 +189,7 @@ fn a_term_req_waits_for_the_end_of_a_pdu() {
 fn spdk_e53d15a2a1_disconnect_waits_for_what_is_to_be_sent() {
     let target = Target::start(&[]);
     let host = Host::new(&target);
-    // Small enough to hold things up; a window of a few bytes would have the kernel probe it for seconds.
-    let mut io = Conn::tcp_with_receive_buffer(target.addr, 64 << 10);
+    let mut io = Conn::tcp_with_small_window(target.addr);
     io.initialize(Options::default().ic);
     host.join(&mut io, 1, &Options::default()).ok();
     for cid in 0..8 {
