@@ -5,6 +5,7 @@
 //! was held up goes on, and then: every command has completed once (or its
 //! connection is closing), a full queue of commands fits again, and when the
 //! connections are gone no buffer and no controller is left.
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use arbitrary::{Arbitrary, Unstructured};
@@ -15,7 +16,7 @@ use nvmf_core::tcp::target::Config;
 use crate::bytes::{self, CC_ENABLE, Command, DISCOVERY, Data, SUBNQN};
 use crate::host::{Direction, Finished, Host, is_pattern, pattern, shows_poison};
 use crate::rig::{Delivery, Rig};
-use crate::target::{Device, Heap};
+use crate::target::{Device, Heap, Target};
 
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 5;
@@ -254,6 +255,13 @@ struct Peer {
     corrupted: Vec<u16>,
 }
 
+/// What namespaces store at first.
+static STORED: LazyLock<Vec<(u32, Vec<u8>)>> = LazyLock::new(|| {
+    let mut target = Target::new();
+    let mut stored = |nsid| pattern(nsid, 0, target.memory(nsid).len(), 0);
+    [1, 2, 3, 7].map(|nsid| (nsid, stored(nsid))).into()
+});
+
 struct World<S: Storage> {
     rig: Rig<S>,
     config: Config,
@@ -261,6 +269,8 @@ struct World<S: Storage> {
     peers: Vec<Peer>,
     /// Some host wrote what is not known.
     tainted: bool,
+    /// There was no buffer for in-capsule data at some time.
+    denied: bool,
     /// The latest controller.
     cntlid: u16,
     writes: u8,
@@ -271,6 +281,9 @@ impl<S: Storage> World<S> {
         let mut rig = Rig::new();
         rig.target.limits.io_queue_entries = entries.into();
         rig.target.limits.admin_queue_entries = entries;
+        for (nsid, stored) in STORED.iter() {
+            rig.target.memory(*nsid).copy_from_slice(stored);
+        }
         let eights = |n: u8| (u32::from(n) + 1) * 8 * 16;
         let size = usize::from(setup.pieces) * 8 + 1;
         Self {
@@ -291,6 +304,7 @@ impl<S: Storage> World<S> {
             },
             peers: Vec::new(),
             tainted: false,
+            denied: false,
             cntlid: 1,
             writes: 0,
         }
@@ -329,7 +343,10 @@ impl<S: Storage> World<S> {
                     left => usize::from(left & 7),
                 };
             }
-            Operation::InCapsuleBuffers(there) => self.rig.target.in_capsule_buffers = there,
+            Operation::InCapsuleBuffers(there) => {
+                self.rig.target.in_capsule_buffers = there;
+                self.denied |= !there;
+            }
             Operation::Advance { milliseconds } => {
                 self.rig.advance(Duration::from_millis(milliseconds.into()));
             }
@@ -612,14 +629,17 @@ impl<S: Storage> World<S> {
         };
         let index = index.min(request);
         let data = self.data_of(at, index);
-        let host = &mut self.peers[at].host;
-        let digest = host.dressing.data_digest;
+        let Peer {
+            host, corrupted, ..
+        } = &mut self.peers[at];
+        let cid = host.requests[index].cid;
         let mut pdu = host.answer(index, len, &data);
         if corrupt
-            && digest
+            && host.dressing.data_digest
             && let Some(last) = pdu.last_mut()
         {
             *last ^= 0x80;
+            corrupted.push(cid);
         }
         self.deliver(at, pdu);
     }
@@ -705,9 +725,10 @@ impl<S: Storage> World<S> {
             let cid = command.command.cid();
             let corrupted = peer.corrupted.contains(&cid);
             peer.corrupted.retain(|other| *other != cid);
+            let failed = command.status() == TRANSIENT_TRANSPORT_ERROR;
             assert!(
-                !corrupted || command.status() == TRANSIENT_TRANSPORT_ERROR,
-                "a data digest was wrong: {command:?}"
+                failed == corrupted || (failed && self.denied),
+                "a data digest was wrong ({corrupted}): {command:?}"
             );
         }
         for command in finished.iter().filter(|_| io) {
