@@ -2,7 +2,8 @@
 #   ROUNDS  how many rounds
 . ./lib.sh
 
-# Which kernel log lines belong to a reset; what was about to be sent when the host shut its sockets fails with EPIPE (32).
+# Which kernel log lines belong to a reset; what was about to be sent when the host shut its sockets fails
+# with EPIPE (32), or with ECONNRESET (104) if data arrived on such a socket.
 PAUSED='block nvme[0-9n]+: no usable path - requeuing I/O|nvme_ns_head_submit_bio: [0-9]+ callbacks suppressed|nvme nvme[0-9]+: (resetting controller|failed to send request -(32|104))'
 # Which kernel log lines belong to a lost connection.  Memory that was lost may come back as another namespace; a file may not.
 LOST='identifiers changed for nsid 1$|nvme_tcp: queue [0-9]+: failed to receive icresp|nvme nvme[0-9]+: (I/O tag|starting error recovery|failed nvme_keep_alive_end_io|Reconnecting in|failed to connect socket|Failed reconnect attempt|Successfully reconnected|reading non-mdts-limits failed|failed to send request|queue [0-9]+: timeout|resetting controller|[a-z ]*Connect command failed)'
