@@ -19,6 +19,14 @@ fn short_lived() -> Options {
     }
 }
 
+/// Keep alive of two seconds, for tests that see to it that there is none.
+fn kept_alive() -> Options {
+    Options {
+        kato: 2000,
+        ..Options::default()
+    }
+}
+
 fn closes_between(conn: &mut Conn, from: Duration, to: Duration, since: Instant) {
     let left = to.saturating_sub(since.elapsed());
     conn.expect_closed(left);
@@ -86,13 +94,13 @@ fn kato_expiry_closes_every_queue() {
 #[test]
 fn keep_alive_and_traffic_keep_alive() {
     let target = Target::start(&[]);
-    let (mut kept, _io) = host_with_queue(&target, &short_lived());
+    let (mut kept, _io) = host_with_queue(&target, &kept_alive());
     let identify = kept.admin.run(Sqe::identify(0, 1, 0), &[]).ok().data;
     // CTRATT bit 6: traffic based keep alive.
     let tbkas = identify[96] & 0x40 != 0;
-    let (mut busy, mut busy_io) = host_with_queue(&target, &short_lived());
+    let (mut busy, mut busy_io) = host_with_queue(&target, &kept_alive());
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(4) {
+    while start.elapsed() < Duration::from_secs(5) {
         kept.admin.run(Sqe::new(0x18, 0), &[]).ok();
         busy_io.read(0, 512);
         if !tbkas {
@@ -109,9 +117,9 @@ fn keep_alive_and_traffic_keep_alive() {
 #[test]
 fn keep_alive_passes_full_queues() {
     let target = Target::start(&[]);
-    let (mut host, mut io) = host_with_queue(&target, &short_lived());
+    let (mut host, mut io) = host_with_queue(&target, &kept_alive());
     let start = Instant::now();
-    let time = Duration::from_millis(2500);
+    let time = Duration::from_secs(5);
     thread::scope(|scope| {
         scope.spawn(move || {
             let mut outstanding = 0;

@@ -15,8 +15,8 @@ use crate::pdu::{
     status::{CONNECT_INVALID_HOST, CONNECT_INVALID_PARAMETERS},
 };
 
-/// No answer is waited for longer than this.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// No answer is waited for longer than this: a machine that builds and runs guests may stall for seconds.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why no PDU came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,9 @@
 //! The common header: types, lengths, offsets and flags that are wrong.
+use std::time::Duration;
+
 use crate::bytes::{pattern, put};
 use crate::common::Target;
-use crate::conn::{Conn, PATIENCE};
+use crate::conn::Conn;
 use crate::host::{Host, Options, host_with_queue, still_serves};
 use crate::pdu::{
     C2H_DATA, C2H_TERM_REQ, CAPSULE_CMD, CAPSULE_RESP, DDGSTF, FLAGS, H2C_DATA, H2C_TERM_REQ,
@@ -99,7 +101,7 @@ fn plen_below_hlen_or_beyond_reason_is_refused() {
     for plen in [0, 7, 8, 23, 153, 0xFFFF_FFFF] {
         let mut conn = Conn::open(target.addr, IcReq::default());
         conn.send(&header(H2C_TERM_REQ, 24, plen));
-        conn.expect_closed(PATIENCE);
+        conn.expect_closed(Duration::from_secs(5));
     }
     still_serves(&target);
 }

@@ -1,4 +1,6 @@
 //! Initialization of the connection: ICReq and what may come instead of it.
+use std::time::Duration;
+
 use crate::bytes::{pattern, put};
 use crate::common::Target;
 use crate::conn::Conn;
@@ -142,7 +144,7 @@ fn cve_2023_6535_any_pdu_before_icreq_is_a_sequence_error() {
     }
     let mut conn = Conn::tcp(target.addr);
     conn.send(&term_req(1, 0, &[0; 8]));
-    conn.expect_closed(crate::conn::PATIENCE);
+    conn.expect_closed(Duration::from_secs(5));
     still_serves(&target);
 }
 
