@@ -4,6 +4,7 @@
 pub mod codecs;
 pub mod operations;
 pub mod pdu_rx;
+mod scenario;
 
 pub use codecs::codecs;
 pub use operations::operations;
