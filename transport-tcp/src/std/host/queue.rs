@@ -87,6 +87,7 @@ pub struct Queue {
     live: bool,
     depth: usize,
     outstanding: usize,
+    system_calls: u64,
     /// Completed while something was sent.
     completed: Vec<Completion>,
     /// Why there is nothing more to be had, if that is so.
@@ -149,6 +150,7 @@ impl Queue {
             live: false,
             depth: 0,
             outstanding: 0,
+            system_calls: 0,
             completed: Vec::new(),
             failed: None,
         };
@@ -194,6 +196,12 @@ impl Queue {
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.outstanding
+    }
+
+    /// System calls that the queue has made so far.
+    #[must_use]
+    pub fn system_calls(&self) -> u64 {
+        self.system_calls
     }
 
     /// Sends a command. `tag` comes back with its completion. A connection that is
@@ -280,6 +288,7 @@ impl Queue {
             tv_nsec: 0,
         });
         let mut fds = [PollFd::new(&self.socket, interest)];
+        self.system_calls += 1;
         match rustix::event::poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(Error::Lost(error.into())),
@@ -312,6 +321,7 @@ impl Queue {
                     return Ok(());
                 }
             }
+            self.system_calls += 1;
             let sent = self
                 .outbox
                 .gather(&self.machine, &no_devices)
@@ -341,6 +351,7 @@ impl Queue {
             };
             let direct_len = direct.as_ref().map_or(0, |bytes| bytes.len());
             let room = direct_len + self.scratch.len();
+            self.system_calls += 1;
             let received = match direct {
                 Some(bytes) => rustix::io::readv(
                     &self.socket,
