@@ -114,7 +114,7 @@ pub(crate) struct Args {
     max_queues: u16,
 
     /// Entries of an I/O queue: commands under way at a time, and one.
-    #[arg(long, value_name = "N", default_value_t = 128, help_heading = "Limits")]
+    #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Limits")]
     queue_depth: u32,
 
     /// Data that one command may move.

@@ -235,7 +235,7 @@ fn what_is_refused_is_explained() {
     let error = failure(&["bench", &url(&target), "--bs", "1000"]);
     assert!(error.contains("--bs must be a whole number"), "{error}");
     let error = failure(&["bench", &url(&target), "--iodepth", "0"]);
-    assert!(error.contains("--iodepth must be 1 to 127"), "{error}");
+    assert!(error.contains("--iodepth must be 1 to 128"), "{error}");
 }
 
 #[test]

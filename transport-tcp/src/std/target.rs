@@ -79,7 +79,9 @@ impl Default for Config {
             sockets: SocketOptions::default(),
             subsystems: Vec::new(),
             limits: Limits {
-                io_queue_entries: 128,
+                // Twice what hosts ask for by default; each command of a queue is memory that
+                // its host makes us hold.
+                io_queue_entries: 256,
                 admin_queue_entries: 32,
                 io_queues: 64,
                 inline_data: 16 * 1024,

@@ -63,7 +63,7 @@ impl Default for Options {
             identity: identity::of_this_process(),
             header_digest: false,
             data_digest: false,
-            queue_depth: 127,
+            queue_depth: 128,
             io_queues: 8,
             keep_alive: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(5),

@@ -255,7 +255,7 @@ fn many_commands_at_a_time_and_none_lost() {
     let controller = served.connect(&Options::default());
     let mut queue = controller.queue().unwrap();
     let depth = queue.depth();
-    assert_eq!(depth, 127);
+    assert_eq!(depth, 128);
     let mut completions = Vec::new();
     let (mut sent, mut done) = (0, 0);
     let total = 20_000;
@@ -277,6 +277,25 @@ fn many_commands_at_a_time_and_none_lost() {
         }
     }
     assert_eq!(queue.outstanding(), 0);
+}
+
+#[test]
+fn one_system_call_sends_many_commands() {
+    let served = Served::start(|_| {});
+    let controller = served.connect(&Options::default());
+    let mut queue = controller.queue().unwrap();
+    let read = |slba| command::blocks(IoOpcode::Read, Nsid(1), slba, 8);
+    let payload = || Payload::Read(Buffer::zeroed(4096));
+    let before = queue.system_calls();
+    for tag in 0..16 {
+        queue.enqueue(&read(tag), payload(), tag).unwrap();
+    }
+    assert_eq!(queue.system_calls(), before);
+    queue.flush();
+    queue.flush();
+    assert_eq!(queue.system_calls(), before + 1);
+    queue.submit(&read(16), payload(), 16).unwrap();
+    assert_eq!(queue.system_calls(), before + 2);
 }
 
 #[test]
