@@ -16,7 +16,7 @@ use crate::time::{Instant, sooner};
 use crate::wire::connect::ConnectData;
 use crate::wire::cqe::Cqe;
 use crate::wire::feature::{FeatureId, NumberOfQueues};
-use crate::wire::identify::{Cns, ControllerType, IdentifyController};
+use crate::wire::identify::{Cns, ControllerType, Ctratt, IdentifyController};
 use crate::wire::ids::{Cntlid, Nqn, Nsid, Qid};
 use crate::wire::property::{Cap, Cc, CommandSets, Csts, Property, Shn, Vs, css};
 use crate::wire::sqe::Sqe;
@@ -63,6 +63,15 @@ pub struct Capabilities {
     pub queue_entries: u32,
     /// I/O queues that it grants, never more than were wanted.
     pub io_queues: u16,
+    /// The keep alive timeout that was agreed on; zero for none.
+    pub kato: Duration,
+    /// Granularity of its keep alive timer in 100 ms units (KAS).
+    pub kas: u16,
+    /// Any command restarts the timer (CTRATT.TBKAS), not Keep Alive alone.
+    pub traffic_based_keep_alive: bool,
+    /// How long it may need to be done with its commands after it lost the host; zero if
+    /// it does not say (CQT).
+    pub cqt: Duration,
 }
 
 /// What happened.
@@ -111,6 +120,10 @@ impl Controller {
                 transfer: u32::MAX,
                 queue_entries: 0,
                 io_queues: 0,
+                kato: config.kato,
+                kas: 0,
+                traffic_based_keep_alive: false,
+                cqt: Duration::ZERO,
             },
             config,
         }
@@ -329,6 +342,9 @@ impl Controller {
         if self.config.kato > Duration::ZERO && identify.kas.get() == 0 {
             return Err(Error::Unusable("it has no keep alive (KAS is 0)"));
         }
+        found.kas = identify.kas.get();
+        found.traffic_based_keep_alive = identify.ctratt.contains(Ctratt::TBKAS);
+        found.cqt = Duration::from_millis(identify.cqt.get().into());
         if self.config.io_queues == 0 {
             return Ok(());
         }

@@ -5,6 +5,7 @@
 //! | [`controller`] | bring-up of a controller, then keep alive: one machine for the Admin Queue |
 //! | [`queue`] | Connect, by which a connection becomes a queue |
 //! | [`command`] | commands, composed |
+//! | [`recovery`] | what to do about a controller that was lost |
 //!
 //! The transport is someone else's: [`crate::tcp::host::HostQueue`] over TCP. A
 //! binding takes a [`Request`] from these machines, submits it there, and brings
@@ -20,6 +21,7 @@
 pub mod command;
 pub mod controller;
 pub mod queue;
+pub mod recovery;
 
 use core::fmt;
 

@@ -7,6 +7,7 @@ use std::vec::Vec;
 use zerocopy::IntoBytes;
 
 use super::controller::{Config, Controller, Event};
+use super::recovery::Fence;
 use super::{Error, Identity, Request, Step};
 use crate::target::connect::{Role, connect};
 use crate::target::controller;
@@ -120,6 +121,9 @@ fn a_controller_becomes_ready() {
     assert_eq!(found.transfer, rig.env.limits.transfer);
     assert_eq!(found.queue_entries, rig.env.limits.io_queue_entries);
     assert_eq!(found.io_queues, 4);
+    // Our target's keep alive timer is traffic based.
+    let fence = Fence::of(&found);
+    assert_eq!(fence.silence, Some(Duration::from_secs(15)));
     let opcodes: Vec<u8> = rig.sent.iter().map(|sqe| sqe.opcode).collect();
     // Connect, CAP, VS, CC, CSTS; Identify; Set Features.
     assert_eq!(opcodes, [0x7F, 0x7F, 0x7F, 0x7F, 0x7F, 0x06, 0x09]);
