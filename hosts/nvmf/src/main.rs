@@ -4,6 +4,7 @@
 //! command line made no sense.
 #![forbid(unsafe_code)]
 
+mod export;
 mod host;
 mod manual;
 mod target;
@@ -56,6 +57,7 @@ enum Command {
     Compare(host::transfer::CompareArgs),
     Bench(host::bench::Args),
     Ping(host::ping::Args),
+    Export(export::Args),
     Man(manual::ManArgs),
     Completions(manual::CompletionsArgs),
 }
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         Command::Compare(args) => host::transfer::compare(&args),
         Command::Bench(args) => host::bench::run(&args),
         Command::Ping(args) => host::ping::run(&args),
+        Command::Export(args) => export::run(args),
         Command::Man(args) => manual::man(&args, Cli::command()),
         Command::Completions(args) => {
             manual::completions(&args, Cli::command());
@@ -92,9 +95,9 @@ fn main() -> ExitCode {
 }
 
 /// One line per event on stderr. RUST_LOG overrides the options. What happens is
-/// news of a target only; the others tell by their output.
+/// news of those that serve only; the others tell by their output.
 fn start_log(cli: &Cli) {
-    let serves = matches!(cli.command, Command::Target(_));
+    let serves = matches!(cli.command, Command::Target(_) | Command::Export(_));
     let level = match (cli.quiet, cli.verbose) {
         (true, _) => "warn",
         (false, 0) if !serves => "warn",

@@ -1,0 +1,155 @@
+//! `nvmf export`: a remote namespace as an NBD server.
+//!
+//! ```text
+//! client ── socket ── connection ── volume ── NVMe/TCP
+//!                     take_requests: request → Operation
+//!                     send_replies:  Operation → reply
+//! ```
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`protocol`] | the messages, as bytes |
+//! | [`negotiation`] | the options before the first request |
+//! | [`request`] | what a request asks for, or why it is refused |
+//! | [`connection`] | one client |
+//! | [`server`] | the listener, and all clients |
+//! | [`volume`] | the namespace |
+//! | [`address`] | `unix:/path`, `tcp:ADDR:PORT` and their URIs |
+mod address;
+mod connection;
+mod negotiation;
+mod protocol;
+mod request;
+mod server;
+mod volume;
+
+use std::io::{self, Write};
+use std::process;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use nvmf_tcp::std::host::Url;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use self::address::Address;
+use self::server::Server;
+use self::volume::Volume;
+use crate::host::ConnectArgs;
+
+/// How long what is under way may take once the server is told to stop.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A string of the NBD protocol, bytes.
+const MAX_NAME: usize = 4096;
+
+const EXAMPLES: &str = "\
+Examples:
+  Offer a namespace to programs of this machine:
+      nvmf export nvme+tcp://192.0.2.7/NQN --nbd unix:/run/disk.sock
+
+  Copy it to a file, and a file to it (package qemu-utils):
+      qemu-img convert -O raw 'nbd+unix:///?socket=/run/disk.sock' disk.img
+      qemu-img convert -n -O raw disk.img 'nbd+unix:///?socket=/run/disk.sock'
+
+  The same over four connections (package libnbd-bin):
+      nbdcopy --connections=4 'nbd+unix:///?socket=/run/disk.sock' disk.img
+
+  A virtual machine's disk (package qemu-system-x86):
+      qemu-system-x86_64 ... \\
+          -blockdev nbd,node-name=disk,server.type=unix,server.path=/run/disk.sock \\
+          -device virtio-blk-pci,drive=disk
+
+  A block device of this machine (package nbd-client, module nbd):
+      nbd-client -unix /run/disk.sock /dev/nbd0
+
+When the server is ready it prints one line on standard output:
+      ready nbd+unix:///?socket=/run/disk.sock
+with the URI that clients use. What happens afterwards is logged on standard
+error, one line an event.
+
+SIGTERM, SIGINT and SIGHUP stop it: it takes no more requests, finishes what is
+under way, removes its socket, and exits with status 0. A second signal ends it
+at once.
+
+Who may connect to a socket of the file system is decided by its directory and
+its mode (umask). TCP has nothing of the kind, and no encryption: whoever reaches
+the port reads and writes.";
+
+/// Serve a namespace as a network block device (NBD)
+///
+/// QEMU, qemu-img, nbdcopy and the kernel's nbd-client can then use an NVMe-oF
+/// namespace without the kernel's NVMe driver. Any number of clients up to 64 may be
+/// connected, and one client several times: a flush of one covers the writes of all.
+#[derive(clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The namespace: nvme+tcp://HOST[:PORT]/NQN?nsid=N; without nsid the only one
+    url: Url,
+
+    /// Where to listen: unix:/path or tcp:ADDR[:PORT].
+    ///
+    /// A path must not exist yet. An address is numeric; without a port it is 10809,
+    /// and port 0 is any free one.
+    #[arg(long, value_name = "unix:PATH|tcp:ADDR[:PORT]")]
+    nbd: Address,
+
+    /// The export's name, by which clients may ask for it [default: the NQN].
+    ///
+    /// A client that gives no name gets it too.
+    #[arg(long, value_parser = parse_name)]
+    name: Option<String>,
+
+    /// Let clients read only.
+    #[arg(long)]
+    read_only: bool,
+
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Serves until a signal comes.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    // Before any thread starts, so that none of them is interrupted in vain.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot handle signals")?;
+    let namespace = args.connect.namespace(&args.url)?;
+    let (volume, export) = Volume::new(namespace, args.name, args.read_only)?;
+    let server = Server::start(&args.nbd, export, volume)?;
+    announce(server.address());
+    signals.forever().next();
+    tracing::info!("stopping: finishing what is under way");
+    thread::Builder::new()
+        .spawn(move || {
+            if signals.forever().next().is_some() {
+                tracing::warn!("stopping at once");
+                process::exit(1);
+            }
+        })
+        .context("cannot start a thread for signals")?;
+    if !server.stop(PATIENCE) {
+        bail!(
+            "not all that was under way could be finished within {} s",
+            PATIENCE.as_secs()
+        );
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// The ready line.
+fn announce(address: &Address) {
+    let mut stdout = io::stdout().lock();
+    let written = writeln!(stdout, "ready {address}").and_then(|()| stdout.flush());
+    if let Err(error) = written {
+        // Nobody reads it; clients are served all the same.
+        tracing::warn!("cannot print the ready line: {error}");
+    }
+}
+
+fn parse_name(text: &str) -> Result<String, String> {
+    if text.len() > MAX_NAME {
+        return Err(format!("a name has at most {MAX_NAME} bytes"));
+    }
+    Ok(text.to_owned())
+}
