@@ -7,14 +7,22 @@
 //! | [`host`] | a host that keeps the rules, and checks that the controller does |
 //! | [`target`] | catalog, devices and buffers in memory |
 //! | [`rig`] | connections of that target, in virtual time |
+//! | [`pair`] | hosts' queues against that target: pieces, delays, cuts, a tap |
+//! | [`disk`] | what a namespace may hold, whatever order its commands were done in |
+//! | [`sequence`] | random operations of a host, checked against that |
+//! | [`random`] | numbers that a seed chooses |
 //! | [`fuzz`] | what must hold for any input: the bodies of the fuzz targets |
 
 pub mod bytes;
 pub mod crc;
+pub mod disk;
 pub mod fuzz;
 pub mod host;
+pub mod pair;
+pub mod random;
 pub mod reader;
 pub mod rig;
+pub mod sequence;
 pub mod target;
 
 /// A length as PDUs have it.

@@ -2,17 +2,15 @@
 //! byte, in virtual time.
 use std::time::Duration;
 
+use nvmf_core::host::Identity;
 use nvmf_core::host::controller::{self, Capabilities, Controller};
-use nvmf_core::host::queue::Connect;
-use nvmf_core::host::{Identity, command};
 use nvmf_core::tcp::host::{Config, Data, Event, HostQueue};
 use nvmf_core::tcp::target;
 use nvmf_core::tcp::tx::MAX_HEAD;
 use nvmf_core::wire::cqe::Cqe;
 use nvmf_core::wire::ids::Cntlid;
-use nvmf_core::wire::ids::{HostId, Nsid, Qid};
-use nvmf_core::wire::sqe::{IoOpcode, Sqe};
-use nvmf_core::wire::status::Status;
+use nvmf_core::wire::ids::HostId;
+use nvmf_core::wire::sqe::Sqe;
 use nvmf_core::{DataBuffers, Place, SlotId};
 use nvmf_testing::bytes::{HOSTNQN, SUBNQN};
 use nvmf_testing::crc::{continue_crc32c, crc32c};
@@ -207,25 +205,6 @@ fn controller_of(rig: &Rig<Heap>) -> Controller {
     Controller::new(config, rig.target.now)
 }
 
-fn io_queue(rig: &mut Rig<Heap>, how: How, found: &Capabilities) -> Queue {
-    let mut queue = Queue::open(rig, how);
-    let connect = Connect {
-        qid: Qid(1),
-        entries: 32,
-        kato_ms: 0,
-        sq_flow_control: false,
-    };
-    let subnqn = SUBNQN.parse().expect("is a name");
-    let data = Connect::data(&identity(), &subnqn, found.cntlid);
-    let request = connect.request();
-    let bytes = data.as_bytes().to_vec();
-    let (cqe, _) = queue.call(rig, &request.sqe, request.data, bytes);
-    let connected = connect.completed(&cqe).expect("is let in");
-    assert_eq!(connected.cntlid, found.cntlid);
-    queue.machine.configure(31, found.inline_data);
-    queue
-}
-
 const WAYS: [How; 5] = [
     How {
         digests: false,
@@ -373,79 +352,4 @@ fn bring_up_with(how: How, wrong: usize, flipped: u8) -> (usize, Option<Capabili
         }
     }
     panic!("byte {wrong} ^ {flipped:#x}: no end");
-}
-
-/// Any sequence of operations does to the namespace what it does to an array.
-#[test]
-fn operations_do_what_they_say() {
-    for seed in 0..200u64 {
-        operations(seed);
-    }
-}
-
-fn operations(seed: u64) {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut random = move |below: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 16) % below
-    };
-    let how = WAYS[random(WAYS.len() as u64) as usize];
-    let mut rig = Rig::new();
-    let (_admin, _host, found) = bring_up(&mut rig, how);
-    let mut queue = io_queue(&mut rig, how, &found);
-    let (nsid, block, blocks) = match seed % 2 {
-        0 => (Nsid(1), 512, 128),
-        _ => (Nsid(2), 4096, 32),
-    };
-    let mut model = vec![0; block * blocks as usize];
-    for step in 0..30 {
-        let slba = random(blocks);
-        let most = (blocks - slba).min(u64::from(found.transfer) / block as u64);
-        let nlb = 1 + random(most);
-        let range = slba as usize * block..(slba + nlb) as usize * block;
-        let len = range.len() as u32;
-        let fill: Vec<u8> = (0..len).map(|_| random(256) as u8).collect();
-        let at = format!("seed {seed}, step {step}, {how:?}");
-        let mut run = |opcode, data, bytes| {
-            let sqe = command::blocks(opcode, nsid, slba, nlb as u32);
-            let (cqe, data) = queue.call(&mut rig, &sqe, data, bytes);
-            (cqe.status(), data)
-        };
-        match random(5) {
-            0 | 1 => {
-                let (status, _) = run(IoOpcode::Write, Data::FromHost(len), fill.clone());
-                assert!(status.is_success(), "{status}, {at}");
-                model[range].copy_from_slice(&fill);
-            }
-            2 => {
-                let (status, _) = run(IoOpcode::WriteZeroes, Data::Nothing, Vec::new());
-                assert!(status.is_success(), "{status}, {at}");
-                model[range].fill(0);
-            }
-            3 => {
-                let same = random(2) == 0;
-                let bytes = if same {
-                    model[range.clone()].to_vec()
-                } else {
-                    fill
-                };
-                let expected = if bytes == model[range] {
-                    Status::SUCCESS
-                } else {
-                    Status::COMPARE_FAILURE
-                };
-                let (status, _) = run(IoOpcode::Compare, Data::FromHost(len), bytes);
-                assert!(status.is(expected), "{status}, {at}");
-            }
-            _ => {
-                let buffer = vec![0xEE; len as usize];
-                let (status, data) = run(IoOpcode::Read, Data::ToHost(len), buffer);
-                assert!(status.is_success(), "{status}, {at}");
-                assert!(data == model[range], "{at}");
-            }
-        }
-    }
-    assert!(rig.target.memory(nsid.0) == model, "seed {seed}");
 }
