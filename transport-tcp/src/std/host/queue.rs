@@ -158,7 +158,11 @@ impl Queue {
         let mut none = Vec::new();
         queue.flush();
         while !queue.live {
-            queue.poll(&mut none)?;
+            // Whoever hangs up already is no target, or none that is ready.
+            queue.poll(&mut none).map_err(|error| match error {
+                Error::Closed | Error::Lost(_) => Error::NoIcResp { address },
+                error => error,
+            })?;
             if !queue.live {
                 queue.wait(timeout)?;
             }

@@ -380,6 +380,26 @@ fn nobody_there() {
 }
 
 #[test]
+fn somebody_hangs_up_there() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let other = thread::spawn(move || {
+        // ICReq is read before one connection is closed, not before the other: FIN and RST.
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; 128]).unwrap();
+        drop(stream);
+        let (stream, _) = listener.accept().unwrap();
+        stream.peek(&mut [0]).unwrap();
+        drop(stream);
+    });
+    for _ in 0..2 {
+        let error = Controller::connect(&url(address, NQN), &Options::default()).unwrap_err();
+        assert!(matches!(error, Error::NoIcResp { .. }), "{error}");
+    }
+    other.join().unwrap();
+}
+
+#[test]
 fn somebody_else_there() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
