@@ -1,5 +1,6 @@
 """Guests, and the one whose kernel is the target: nvmet-tcp, its ports forwarded to loopback, with a shell into it."""
 
+import contextlib
 import pathlib
 import shlex
 import socket
@@ -85,6 +86,22 @@ class Nvmet:
     def write(self, path, value):
         """Writes an attribute below /sys/kernel/config/nvmet."""
         self.run(f"echo -n {shlex.quote(str(value))} >$nvmet/{path}")
+
+    def forget_kernel_log(self):
+        self.run("dmesg -c >/dev/null")
+
+    def check_kernel_log(self, allowed):
+        """Fails if the guest's kernel complained, unless it is alive no more because `kill` was called."""
+        if self._shell:
+            self.run(f"ALLOWED={shlex.quote(allowed)}; check_kernel_log")
+
+    def hang_up(self):
+        """Lets the guest end by itself, unless it was killed; returns the status of run-guest."""
+        if not self._shell:
+            return 0
+        with contextlib.suppress(OSError):
+            self._shell.shutdown(socket.SHUT_RDWR)
+        return self._process.wait(timeout=60)
 
     def kill(self):
         """Ends the guest without warning, if it runs."""

@@ -3,12 +3,14 @@
 . ./lib.sh
 nvmet=/sys/kernel/config/nvmet
 subsystem=$nvmet/subsystems/$NQN
+HARMLESS="$HARMLESS|nvmet: (adding nsid|creating (nvm|discovery) controller)|nvmet_tcp: enabling port"
 
-# export_device NSID PATH: a block device or a file becomes a namespace.
+# export_device NSID PATH [BUFFERED]: a block device becomes a namespace; or a file, with 1 by way of the page cache.
 export_device() {
   local namespace=$subsystem/namespaces/$1
   mkdir "$namespace"
   echo -n "$2" >"$namespace/device_path"; echo "7e57ab1e-0000-4000-8000-00000000001$1" >"$namespace/device_uuid"
+  echo "${3:-0}" >"$namespace/buffered_io"
   echo 1 >"$namespace/enable"
 }
 # listen ID PORT [INLINE]: a TCP port, which takes so many bytes of data in a capsule.

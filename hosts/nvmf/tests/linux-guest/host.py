@@ -1,0 +1,396 @@
+"""Our host against a kernel's target: steps that run `nvmf` on this machine, with the target in a guest.
+
+What `nvmf` writes is looked for by another way, in the guest or in the image; what it reads was put there by that way.
+"""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import time
+
+from capture import Capture
+from nvmet import NQN, Failed
+
+KIB, MIB = 1 << 10, 1 << 20
+SIZES = [4 * KIB, 64 * KIB, 128 * KIB, 512 * KIB, MIB]
+DIGESTS = {"no digests": [], "header digests": ["--hdgst"], "data digests": ["--ddgst"], "both digests": ["--hdgst", "--ddgst"]}
+CAPSULES = {1: KIB, 2: 4 * KIB, 3: 64 * KIB}
+"""What the capsules of some ports take, in bytes; those of port 0 take 16 KiB."""
+DEAF, SHALLOW, NOBODY = 4, 5, 6
+"""Ports that take no data in capsules, that have queues of 16 entries, and that nobody listens on."""
+
+STEPS = []
+
+
+def step(heading, since="6.1"):
+    """Makes a function a step of the job, for kernels from `since` on. Its argument is a [`Host`]."""
+
+    def add(function):
+        STEPS.append((heading, since, function))
+        return function
+
+    return add
+
+
+class Host:
+    """Our host, the kernel's target, and what may be asked of either."""
+
+    def __init__(self, nvmf, target, image, logs, tell):
+        self.target, self.image, self.logs, self._nvmf, self._tell = target, image, logs, nvmf, tell
+        self.connects = nvmf.parent / "examples/connects"
+        self._allowed = ""
+
+    def run(self, kernel):
+        """All steps; one that fails does not end the others."""
+        for heading, since, function in STEPS:
+            if [int(n) for n in since.split(".")] > [int(n) for n in kernel.split(".")]:
+                continue
+            self._allowed = ""
+            try:
+                self.target.forget_kernel_log()
+                function(self)
+                self.target.check_kernel_log(self._allowed)
+                self._tell(f"PASS {heading}")
+            except Exception as error:  # whatever it is, the step fails by it
+                self._tell(f"reason: {error if isinstance(error, (Failed, AssertionError)) else repr(error)}")
+                self._tell(f"FAIL {heading}")
+
+    def allow(self, regex):
+        """Lines of the guest's kernel log that belong to the current step."""
+        self._allowed += f"|{regex}"
+
+    def figure(self, text):
+        self._tell(f"FIGURE {text}")
+
+    def url(self, nsid=None, port=0, nqn=NQN):
+        return f"nvme+tcp://127.0.0.1:{self.target.ports[port]}/{nqn}" + (f"?nsid={nsid}" if nsid else "")
+
+    def start(self, *words):
+        """Starts `nvmf` in the background."""
+        command = [str(word) for word in (self._nvmf, *words)]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def end(self, process, status, seconds):
+        """Waits for what `start` began; it must end with this status. Returns its standard output and error."""
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            raise Failed(f"{shown(process)} did not end within {seconds} s: {err.decode()}") from None
+        if process.returncode != status:
+            raise Failed(f"{shown(process)}: status {process.returncode}: {err.decode()}")
+        return out, err.decode()
+
+    def nvmf(self, *words, seconds=60):
+        """What `nvmf` prints; it must succeed and have nothing to complain about."""
+        process = self.start(*words)
+        out, err = self.end(process, 0, seconds)
+        if err:
+            raise Failed(f"{shown(process)}: {err}")
+        return out
+
+    def text(self, *words, **how):
+        return self.nvmf(*words, **how).decode()
+
+    def refused(self, regex, *words, seconds=60):
+        """`nvmf` must fail, and say so in one line."""
+        return self.gives_up(regex, self.start(*words), seconds)
+
+    def gives_up(self, regex, process, seconds):
+        """What `start` began must fail, and say so in one line. Returns the seconds that took from now on."""
+        begun = time.monotonic()
+        _, err = self.end(process, 1, seconds)
+        if not re.fullmatch(f"nvmf: .*(?:{regex}).*\n", err):
+            raise Failed(f"{shown(process)}: no /{regex}/ in one line: {err}")
+        return time.monotonic() - begun
+
+    def load(self, *options, nsid=1, seconds=60, rw="randrw"):
+        """A bench in the background, well under way."""
+        before = self.established()
+        process = self.start("bench", self.url(nsid), "--rw", rw, "--iodepth", 16, "--runtime", seconds, *options)
+        self.until(lambda: self.established() >= before + 2, "the bench did not connect")
+        time.sleep(1)
+        return process
+
+    def established(self):
+        """Connections that the guest's kernel has to hosts."""
+        return int(self.target.run("grep -Ec '^ *[0-9]+: [0-9A-F]+:114[4-9A-F] [0-9A-F:]+ 01 ' /proc/net/tcp || :"))
+
+    def until(self, condition, complaint, seconds=20):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                raise Failed(f"{complaint} within {seconds} s")
+            time.sleep(0.1)
+
+    def stored(self, nsid, offset, length):
+        """The checksum of what a namespace holds, by another way than the host's."""
+        if nsid == 2:
+            with open(self.image, "rb") as image:
+                image.seek(offset)
+                return hashlib.md5(image.read(length)).hexdigest()
+        source = {1: "/dev/nullb0 iflag=direct", 3: "/tmp/file"}[nsid]
+        count = f"bs=4096 skip={offset // 4096} count={length // 4096}"
+        return self.target.run(f"dd if={source} {count} 2>/dev/null | md5sum").split()[0]
+
+    def same(self, nsid, start, data):
+        """Whether a namespace holds the data from a block on, by either way."""
+        block = BLOCK[nsid]
+        if self.stored(nsid, start * block, len(data)) != hashlib.md5(data).hexdigest():
+            raise Failed(f"namespace {nsid} does not hold the {len(data)} bytes that were written")
+
+    def write(self, nsid, start, data, *options, port=0):
+        """Writes by our host, and looks at it by the other way."""
+        path = self.logs / "data"
+        path.write_bytes(data)
+        self.nvmf("write", self.url(nsid, port), "--start-block", start, "--data", path, *options)
+        self.same(nsid, start, data)
+
+    def read(self, nsid, start, length, *options, port=0):
+        return self.nvmf("read", self.url(nsid, port), "--start-block", start, "--data-size", length, *options)
+
+
+BLOCK = {1: 4096, 2: 512, 3: 4096}
+"""Bytes of a block of each namespace."""
+
+
+def shown(process):
+    return " ".join(process.args[1:])
+
+
+@step("setting up")
+def set_up(host):
+    host.target.run("dd if=/dev/urandom of=/tmp/file bs=1M count=16 2>/dev/null && export_device 3 /tmp/file 1")
+    for port, limit in {**CAPSULES, DEAF: 0}.items():
+        host.target.run(f"listen {port + 1} {4420 + port} {limit}")
+
+
+@step("discover")
+def discover(host):
+    base = f"nvme+tcp://127.0.0.1:{host.target.port}"
+    assert f"nvme+tcp://10.0.2.15:4420/{NQN}  nvme subsystem\n" in host.text("discover", base)
+    entries = json.loads(host.text("discover", base, "--output", "json"))
+    [entry] = [entry for entry in entries if entry["subnqn"] == NQN]
+    expected = {"trtype": "tcp", "adrfam": "ipv4", "portid": 1, "traddr": "10.0.2.15", "trsvcid": "4420"}
+    assert {key: entry[key] for key in expected} == expected, entry
+    host.text("discover", base, "--hdgst", "--ddgst")
+
+
+@step("id-ctrl")
+def id_ctrl(host):
+    fields = dict(line.split(": ", 1) for line in host.text("id-ctrl", host.url()).splitlines() if ": " in line)
+    assert fields["subnqn"] == NQN, fields
+    serial = host.target.run(f"cat $nvmet/subsystems/{NQN}/attr_serial").strip()
+    assert fields["sn"].strip() == serial, fields
+    # 64 bytes of command and 16 KiB of data, in units of 16 bytes.
+    assert fields["ioccsz"].split()[0] == str((64 + 16 * KIB) // 16), fields
+
+
+@step("id-ns of several namespaces")
+def id_ns(host):
+    for nsid, size in (1, 1 << 30), (2, host.image.stat().st_size), (3, 16 * MIB):
+        fields = dict(line.split(": ", 1) for line in host.text("id-ns", host.url(nsid)).splitlines() if ": " in line)
+        assert int(fields["nsze"]) == size // BLOCK[nsid], fields
+    host.refused(r"which namespace\? Add \?nsid=N to the URL; there are 1, 2, 3", "id-ns", host.url())
+    host.refused(r"no namespace 4; it has 1, 2, 3", "read", host.url(4))
+
+
+def data_step(name, options):
+    @step(f"data from 4 KiB to 1 MiB, {name}")
+    def data(host):
+        for nsid in 1, 2, 3:
+            for start, size in enumerate(SIZES, 3):
+                sent = os.urandom(size)
+                host.write(nsid, start, sent, *options)
+                assert host.read(nsid, start, size, *options) == sent, f"{size} bytes read back differently"
+                host.nvmf("compare", host.url(nsid), "--start-block", start, "--data", host.logs / "data", *options)
+        # What was put there by the other way.
+        put = os.urandom(5 * MIB)
+        with open(host.image, "r+b") as image:
+            image.seek(64 * MIB)
+            image.write(put)
+        assert host.read(2, 64 * MIB // 512, len(put), *options) == put, "what the image holds reads differently"
+
+
+for _name, _options in DIGESTS.items():
+    data_step(_name, _options)
+
+
+@step("compare, of which nvmet knows nothing")
+def compare(host):
+    data = os.urandom(8 * KIB)
+    host.write(2, 5, data)
+    (host.logs / "data").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    host.refused("differ at byte 8191", "compare", host.url(2), "--start-block", 5, "--data", host.logs / "data")
+
+
+def capsule_step(port, limit):
+    @step(f"capsules that take {limit} bytes of data")
+    def capsule(host):
+        ioccsz = re.search(r"^ioccsz: (\d+)", host.text("id-ctrl", host.url(port=port)), re.MULTILINE)
+        assert ioccsz and int(ioccsz[1]) == (64 + limit) // 16, "the target does not as it is told"
+        for options in [], ["--hdgst", "--ddgst"]:
+            for size in 512, KIB, 4 * KIB, 4 * KIB + 512, 16 * KIB, 64 * KIB, 64 * KIB + 512:
+                sent = os.urandom(size)
+                host.write(2, 7, sent, *options, port=port)
+                assert host.read(2, 7, size, *options, port=port) == sent, f"{size} bytes read back differently"
+
+
+for _port, _limit in CAPSULES.items():
+    capsule_step(_port, _limit)
+
+
+@step("a target whose capsules take not even Connect's data")
+def deaf(host):
+    host.allow("nvmet_tcp: queue 0: failed to map data|nvmet_tcp: unexpected pdu type")
+    host.refused("the controller refused Connect: SGL Offset Invalid", "read", host.url(1, DEAF))
+
+
+@step("queues of 16 entries", since="6.12")
+def shallow(host):
+    host.target.run(f"listen {SHALLOW + 1} {4420 + SHALLOW} && rm $nvmet/ports/{SHALLOW + 1}/subsystems/{NQN}")
+    host.target.write(f"ports/{SHALLOW + 1}/param_max_queue_size", 16)
+    host.target.run(f"ln -s $subsystem $nvmet/ports/{SHALLOW + 1}/subsystems/")
+    host.refused("--iodepth must be 1 to 15 here", "bench", host.url(1, SHALLOW), "--iodepth", 16)
+    host.nvmf("bench", host.url(1, SHALLOW), "--rw", "randrw", "--iodepth", 15, "--runtime", 1)
+    sent = os.urandom(20 * MIB)
+    host.write(2, 9, sent, port=SHALLOW)
+    assert host.read(2, 9, len(sent), port=SHALLOW) == sent, "read back differently"
+
+
+@step("load", since="6.12")
+def load(host):
+    patterns = ("randrw", "4k", 1), ("randrw", "4k", 127), ("randrw", "64k", 32), ("write", "1M", 8), ("read", "1M", 8)
+    for rw, bs, depth in patterns:
+        for options in [], ["--hdgst", "--ddgst"]:
+            shape = ["--rw", rw, "--bs", bs, "--iodepth", depth, "--runtime", 1]
+            said = host.text("bench", host.url(1), *shape, "--output", "json", *options)
+            [job] = json.loads(said)["jobs"]
+            iops = job["read"]["iops"] + job["write"]["iops"]
+            assert iops > 0, said
+            host.figure(f"{rw} {bs} depth {depth}{', digests' if options else ''}: {iops:.0f} IOPS")
+
+
+# nvmet says 4 MiB, and refuses longer commands, although it says that MDTS is 0: no limit.
+@step("commands as long as MAXH2CDATA, and longer")
+def maxh2cdata(host):
+    host.allow("nvmet_tcp: queue [0-9]+: failed to map data")
+    for rw in "write", "read":
+        for options in [], ["--ddgst"]:
+            host.nvmf("bench", host.url(1), "--rw", rw, "--bs", "4M", "--iodepth", 2, "--runtime", 0.2, *options)
+            host.refused("Data SGL Length Invalid", "bench", host.url(1), "--rw", rw, "--bs", "4100k", "--runtime", 1, *options)
+
+
+@step("what tshark reads", since="6.12")
+def tshark(host):
+    capture = Capture(host.logs / "host.pcapng", host.target.port, ["--hdr-digest", "--disable-sqflow"])
+    try:
+        for rw, bs in ("randread", "4k"), ("randwrite", "32k"):
+            host.nvmf("bench", host.url(1), "--rw", rw, "--bs", bs, "--iodepth", 4, "--runtime", 0.3, "--hdgst", "--ddgst")
+    finally:
+        capture.end()
+    for verdict in capture.verdicts():
+        assert verdict.startswith("PASS "), verdict
+
+
+@step("1000 connects", since="6.12")
+def connects(host):
+    def held():
+        host.until(lambda: host.established() == 0, "connections are left over")
+        host.target.run("echo 3 >/proc/sys/vm/drop_caches")
+        return int(host.target.run("awk '/^MemAvailable/ { print $2 }' /proc/meminfo"))
+
+    def rounds(count):
+        command = [host.connects, host.url(1), str(count)]
+        return json.loads(subprocess.run(command, check=True, capture_output=True, timeout=180).stdout)
+
+    rounds(10)
+    available = held()
+    told = rounds(1000)
+    host.figure(f"1000 connects: {told['seconds']:.0f} s")
+    before, after = told["before"], told["after"]
+    assert (after["files"], after["threads"]) == (before["files"], before["threads"]), told
+    assert after["resident_kib"] <= before["resident_kib"] + KIB, told
+    # A queue of nvmet's has hundreds of KiB.
+    assert held() >= available - 16 * KIB, f"the kernel holds {available - held()} KiB more"
+
+
+@step("an NQN that is not there")
+def wrong_nqn(host):
+    host.allow("nvmet: connect request for invalid subsystem")
+    said = rf"is the NQN right\? The target offers: {re.escape(NQN)}"
+    host.refused(said, "read", host.url(1, nqn=NQN + "x"))
+
+
+@step("a host that is not allowed")
+def refused_host(host):
+    host.allow("nvmet: connect by host .* for subsystem .* not allowed")
+    host.target.write(f"subsystems/{NQN}/attr_allow_any_host", 0)
+    stranger = "nqn.2024-01.test:stranger"
+    try:
+        host.refused(f"the target does not let this host in, whose name is {stranger}", "read", host.url(1), "--hostnqn", stranger)
+        host.target.run(f"mkdir $nvmet/hosts/{stranger} && ln -s $nvmet/hosts/{stranger} $subsystem/allowed_hosts/")
+        host.read(1, 0, 4096, "--hostnqn", stranger)
+        host.target.run(f"rm $subsystem/allowed_hosts/{stranger} && rmdir $nvmet/hosts/{stranger}")
+    finally:
+        host.target.write(f"subsystems/{NQN}/attr_allow_any_host", 1)
+
+
+@step("a port behind which nobody listens")
+def nobody(host):
+    host.refused(r"did not answer ICReq: is it an NVMe/TCP target\?", "discover", f"nvme+tcp://127.0.0.1:{host.target.ports[NOBODY]}")
+
+
+REFUSED = "nvmet_tcp: failed cmd [0-9a-f]+ id [0-9]+ opcode [12]"
+
+
+@step("a path that ANA calls inaccessible")
+def ana(host):
+    host.allow(REFUSED)
+    try:
+        host.target.write("ports/1/ana_groups/1/ana_state", "inaccessible")
+        host.refused("Read failed: Asymmetric Access Inaccessible", "read", host.url(1), "--data-size", "4k")
+        host.target.write("ports/1/ana_groups/1/ana_state", "non-optimized")
+        host.read(1, 0, 4096)
+    finally:
+        host.target.write("ports/1/ana_groups/1/ana_state", "optimized")
+
+
+@step("a namespace that goes away under load")
+def namespace_gone(host):
+    host.allow(REFUSED)
+    process = host.load()
+    host.target.write(f"subsystems/{NQN}/namespaces/1/enable", 0)
+    try:
+        # Linux knows a namespace that is disabled from one that is not there.
+        host.gives_up("(Read|Write) failed: (Internal Path Error|Invalid Namespace or Format)", process, 20)
+        host.refused("no namespace 1; it has 2, 3", "read", host.url(1))
+    finally:
+        host.target.write(f"subsystems/{NQN}/namespaces/1/enable", 1)
+    host.read(1, 0, 4096)
+
+
+@step("a subsystem that is taken from its port under load")
+def subsystem_gone(host):
+    process = host.load()
+    # The port has no other, so that it goes too.
+    host.target.run(f"rm $nvmet/ports/1/subsystems/{NQN}")
+    try:
+        host.gives_up("closed the connection|connection lost", process, 20)
+        host.refused("did not answer ICReq", "read", host.url(1))
+    finally:
+        host.target.run("ln -s $subsystem $nvmet/ports/1/subsystems/")
+    host.read(1, 0, 4096)
+
+
+
+
+@step("a guest that is killed under load")
+def killed(host):
+    process = host.load()
+    host.target.kill()
+    host.gives_up("closed the connection|connection lost", process, 20)
+    host.refused("nothing listens", "read", host.url(1))
