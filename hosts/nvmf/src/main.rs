@@ -1,9 +1,9 @@
 //! The `nvmf` command.
 //!
-//! Exit status: 0 when all went well, 1 when something failed, 2 when the
-//! command line made no sense.
+//! How it ends: see [`exit`].
 #![forbid(unsafe_code)]
 
+mod exit;
 mod export;
 mod host;
 mod manual;
@@ -12,8 +12,10 @@ mod target;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::{ArgAction, CommandFactory, Parser, Subcommand};
+use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
+
+use exit::{Exit, Output};
 
 /// NVMe over Fabrics in user space.
 #[derive(Parser)]
@@ -24,7 +26,10 @@ use tracing_subscriber::EnvFilter;
     arg_required_else_help = true,
     disable_help_subcommand = true,
     max_term_width = 100,
-    after_help = "`nvmf COMMAND --help` explains a command, with examples."
+    after_help = format!(
+        "`nvmf COMMAND --help` explains a command, with examples; so does its manual page.\n\n{}",
+        exit::help()
+    )
 )]
 struct Cli {
     #[command(subcommand)]
@@ -50,11 +55,22 @@ enum Command {
     Demo(host::demo::Args),
     Target(Box<target::Args>),
     Discover(host::discover::Args),
+    List(host::list::Args),
     IdCtrl(host::identify::ControllerArgs),
-    IdNs(host::identify::NamespaceArgs),
+    IdNs(host::identify::NamespaceIdArgs),
+    SmartLog(host::log::SmartArgs),
+    GetLog(host::log::GetArgs),
+    GetFeature(host::feature::GetArgs),
+    SetFeature(host::feature::SetArgs),
     Read(host::transfer::ReadArgs),
     Write(host::transfer::WriteArgs),
     Compare(host::transfer::CompareArgs),
+    Flush(host::blocks::FlushArgs),
+    Discard(host::blocks::DiscardArgs),
+    WriteZeroes(host::blocks::ZeroArgs),
+    Verify(host::blocks::VerifyArgs),
+    AdminPassthru(host::passthru::AdminArgs),
+    IoPassthru(host::passthru::IoArgs),
     Bench(host::bench::Args),
     Ping(host::ping::Args),
     Export(export::Args),
@@ -63,17 +79,29 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     start_log(&cli);
     let outcome = match cli.command {
         Command::Demo(args) => host::demo::run(&args),
         Command::Target(args) => target::run(*args),
         Command::Discover(args) => host::discover::run(&args),
+        Command::List(args) => host::list::run(&args),
         Command::IdCtrl(args) => host::identify::controller(&args),
         Command::IdNs(args) => host::identify::namespace(&args),
+        Command::SmartLog(args) => host::log::smart(&args),
+        Command::GetLog(args) => host::log::get(&args),
+        Command::GetFeature(args) => host::feature::get(&args),
+        Command::SetFeature(args) => host::feature::set(&args),
         Command::Read(args) => host::transfer::read(&args),
         Command::Write(args) => host::transfer::write(&args),
         Command::Compare(args) => host::transfer::compare(&args),
+        Command::Flush(args) => host::blocks::flush(&args),
+        Command::Discard(args) => host::blocks::discard(&args),
+        Command::WriteZeroes(args) => host::blocks::write_zeroes(&args),
+        Command::Verify(args) => host::blocks::verify(&args),
+        Command::AdminPassthru(args) => host::passthru::admin(&args),
+        Command::IoPassthru(args) => host::passthru::io(&args),
         Command::Bench(args) => host::bench::run(&args),
         Command::Ping(args) => host::ping::run(&args),
         Command::Export(args) => export::run(args),
@@ -88,10 +116,19 @@ fn main() -> ExitCode {
         Err(error) => {
             // Not by way of the log, which may be filtered. That nobody reads it is
             // no reason to fail in another way.
-            let _ = writeln!(std::io::stderr(), "nvmf: {error:#}");
-            ExitCode::FAILURE
+            let line = exit::describe(&error, output(&matches));
+            let _ = writeln!(std::io::stderr(), "{line}");
+            ExitCode::from(Exit::of(&error) as u8)
         }
     }
+}
+
+/// What the command's output is for, if it lets one choose.
+fn output(matches: &ArgMatches) -> Output {
+    let command = matches.subcommand();
+    let chosen =
+        command.and_then(|(_, matches)| matches.try_get_one::<Output>("output").ok().flatten());
+    chosen.copied().unwrap_or(Output::Text)
 }
 
 /// One line per event on stderr. RUST_LOG overrides the options. What happens is
@@ -112,8 +149,6 @@ fn start_log(cli: &Cli) {
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         // Told by a panic if stderr is closed, and a target outlives who reads its log.
-        .log_internal_errors(false)
-        // It would complain on stderr, and panic when nobody reads that any more.
         .log_internal_errors(false)
         .init();
 }

@@ -3,7 +3,7 @@ use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,45 +11,9 @@ use std::time::{Duration, Instant};
 mod common;
 
 use common::Target;
+use common::run::{failure, json, nvmf, output, text, url};
 
 const BLOCK: usize = 512;
-
-fn nvmf(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_nvmf"))
-        .args(args)
-        .env_remove("RUST_LOG")
-        .stdin(Stdio::null())
-        .output()
-        .expect("the binary runs")
-}
-
-/// Standard output of a command that succeeds and has nothing to complain about.
-fn output(args: &[&str]) -> String {
-    let output = nvmf(args);
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{args:?}: {error}");
-    assert_eq!(error, "", "{args:?}");
-    text(&output.stdout)
-}
-
-/// The one line on standard error of a command that fails.
-fn failure(args: &[&str]) -> String {
-    let output = nvmf(args);
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{args:?}: {error}");
-    let lines: Vec<&str> = error.lines().collect();
-    assert_eq!(lines.len(), 1, "{args:?}: {error}");
-    assert!(lines[0].starts_with("nvmf: "), "{error}");
-    lines[0].to_owned()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn url(target: &Target) -> String {
-    format!("nvme+tcp://{}/{}", target.addr, target.nqn)
-}
 
 fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
@@ -103,11 +67,11 @@ fn what_is_offered_can_be_used() {
             .any(|line| line == format!("{}  nvme subsystem", url(&target))),
         "{listed}"
     );
-    let json = output(&["discover", &base, "--output", "json"]);
-    assert!(
-        json.contains(&format!("\"subnqn\":\"{}\"", target.nqn)) && json.starts_with('['),
-        "{json}"
-    );
+    let found = json(&["discover", &base]);
+    let entry = &found["records"][1];
+    assert_eq!(entry["subnqn"], target.nqn, "{found}");
+    assert_eq!(entry["url"], url(&target), "{found}");
+    assert_eq!(entry["trtype"], "tcp", "{found}");
     let controller = output(&["id-ctrl", &url(&target)]);
     assert!(
         controller.contains(&format!("subnqn: {}\n", target.nqn)),
@@ -116,8 +80,8 @@ fn what_is_offered_can_be_used() {
     let namespace = output(&["id-ns", &format!("{}?nsid=2", url(&target))]);
     assert!(namespace.contains("nsze: 512\n"), "{namespace}");
     assert_eq!(
-        failure(&["id-ns", &url(&target)]),
-        "nvmf: which namespace? Add ?nsid=N to the URL; there are 1, 2"
+        failure(2, &["id-ns", &url(&target)]),
+        "which namespace? Add ?nsid=N to the URL; there are 1, 2"
     );
 }
 
@@ -158,7 +122,7 @@ fn data_goes_there_and_comes_back() {
         }
     }
     fs::write(&sent, noise(7, 4096)).unwrap();
-    let error = failure(&["compare", &url(&target), "--data", path(&sent)]);
+    let error = failure(5, &["compare", &url(&target), "--data", path(&sent)]);
     assert!(error.contains("Compare failed: Compare Failure"), "{error}");
 }
 
@@ -188,26 +152,29 @@ fn data_that_do_not_fit_change_nothing() {
         (1000, "not a whole number of blocks of 512 bytes"),
     ] {
         fs::write(&file, vec![0xFF; len]).unwrap();
-        let error = failure(&["write", &url(&target), "--data", path(&file)]);
+        let error = failure(1, &["write", &url(&target), "--data", path(&file)]);
         assert!(error.contains(explanation), "{error}");
     }
     let read = nvmf(&["read", &url(&target)]);
     assert!(read.stdout == [0; 65_536]);
-    let error = failure(&["read", &url(&target), "--data-size", "128K"]);
+    let error = failure(1, &["read", &url(&target), "--data-size", "128K"]);
     assert!(error.contains("beyond the end"), "{error}");
-    let error = failure(&["read", &url(&target), "--data", "/dev/full"]);
+    let error = failure(1, &["read", &url(&target), "--data", "/dev/full"]);
     assert!(error.contains("No space left on device"), "{error}");
 }
 
 #[test]
 fn what_is_refused_is_explained() {
     let target = Target::start(&["--allow-host", "nqn.2014-08.org.example:friend"]);
-    let error = failure(&[
-        "id-ctrl",
-        &url(&target),
-        "--hostnqn",
-        "nqn.2014-08.org.example:me",
-    ]);
+    let error = failure(
+        4,
+        &[
+            "id-ctrl",
+            &url(&target),
+            "--hostnqn",
+            "nqn.2014-08.org.example:me",
+        ],
+    );
     assert!(
         error.contains("Connect Invalid Host (1/84h)")
             && error.contains("whose name is nqn.2014-08.org.example:me"),
@@ -222,19 +189,19 @@ fn what_is_refused_is_explained() {
 
     let target = Target::start(&[]);
     let other = format!("nvme+tcp://{}/nqn.2014-08.org.example:other", target.addr);
-    let error = failure(&["id-ctrl", &other]);
+    let error = failure(4, &["id-ctrl", &other]);
     assert!(
         error.contains("Connect Invalid Parameters (1/82h)")
             && error.contains(&format!("The target offers: {}", target.nqn)),
         "{error}"
     );
-    let error = failure(&["read", &format!("{}?nsid=9", url(&target))]);
+    let error = failure(4, &["read", &format!("{}?nsid=9", url(&target))]);
     assert!(error.contains("no namespace 9; it has 1"), "{error}");
-    let error = failure(&["read", &format!("nvme+tcp://{}", target.addr)]);
+    let error = failure(2, &["read", &format!("nvme+tcp://{}", target.addr)]);
     assert!(error.contains("names no subsystem"), "{error}");
-    let error = failure(&["bench", &url(&target), "--bs", "1000"]);
+    let error = failure(1, &["bench", &url(&target), "--bs", "1000"]);
     assert!(error.contains("--bs must be a whole number"), "{error}");
-    let error = failure(&["bench", &url(&target), "--iodepth", "0"]);
+    let error = failure(1, &["bench", &url(&target), "--iodepth", "0"]);
     assert!(error.contains("--iodepth must be 1 to 128"), "{error}");
 }
 
@@ -244,12 +211,12 @@ fn nobody_there() {
     let address = closed.local_addr().unwrap();
     drop(closed);
     assert_eq!(
-        failure(&["discover", &format!("nvme+tcp://{address}")]),
-        format!("nvmf: nothing listens on {address}: is the target running, and the port right?")
+        failure(3, &["discover", &format!("nvme+tcp://{address}")]),
+        format!("nothing listens on {address}: is the target running, and the port right?")
     );
-    let error = failure(&["discover", "nvme+tcp://no-such-host.invalid"]);
+    let error = failure(3, &["discover", "nvme+tcp://no-such-host.invalid"]);
     assert!(
-        error.starts_with("nvmf: cannot find the address of `no-such-host.invalid`"),
+        error.starts_with("cannot find the address of `no-such-host.invalid`"),
         "{error}"
     );
 }
@@ -317,7 +284,7 @@ fn ping_counts() {
         assert!(line.starts_with(&start), "{shown}");
     }
     assert!(
-        lines[3].starts_with("3 reads, mean/p50/p99/max = "),
+        lines[3].starts_with("3 reads, min/avg/max/mdev = "),
         "{shown}"
     );
 }
@@ -328,7 +295,8 @@ fn a_target_that_dies_ends_the_bench() {
     let url = url(&target);
     let began = Instant::now();
     let error = thread::scope(|scope| {
-        let bench = scope.spawn(|| failure(&["bench", &url, "--runtime", "60", "--iodepth", "8"]));
+        let bench =
+            scope.spawn(|| failure(3, &["bench", &url, "--runtime", "60", "--iodepth", "8"]));
         thread::sleep(Duration::from_millis(700));
         drop(target);
         bench.join().unwrap()

@@ -33,6 +33,9 @@ Try next:
 /// Starts a target of 32 MiB of RAM on a free port of the loopback interface, discovers it,
 /// connects, writes and verifies, and measures for a few seconds. Leaves nothing behind.
 #[derive(clap::Args)]
+#[command(after_help = "\
+Example:
+  nvmf demo --runtime 0.5")]
 pub(crate) struct Args {
     /// Seconds for each measurement
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, default_value = "1")]

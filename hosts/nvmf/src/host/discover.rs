@@ -1,10 +1,9 @@
 //! `nvmf discover`.
-use std::io::{self, Write};
-
-use nvmf_core::wire::discovery::DiscoveryEntry;
+use nvmf_core::wire::discovery::{DiscoveryEntry, Trtype};
 use nvmf_tcp::std::host::Url;
+use serde_json::{Value, json};
 
-use super::{ConnectArgs, Output, connect, json};
+use super::{ConnectArgs, OutputArgs, connect};
 
 /// List the subsystems that a target offers
 #[derive(clap::Args)]
@@ -16,9 +15,8 @@ pub(crate) struct Args {
     /// The target: nvme+tcp://HOST[:PORT]; the port is 4420 if it is left out
     url: Url,
 
-    /// What to print
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    output: Output,
+    #[command(flatten)]
+    output: OutputArgs,
 
     #[command(flatten)]
     connect: ConnectArgs,
@@ -28,52 +26,48 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let controller = connect(&args.url, &args.connect.options())?;
     let entries = controller.discover()?;
-    let mut out = io::stdout().lock();
-    match args.output {
-        Output::Text => {
-            for entry in &entries {
-                writeln!(out, "{}", line(entry))?;
-            }
-        }
-        Output::Json => {
-            let objects: Vec<String> = entries.iter().map(object).collect();
-            writeln!(out, "[{}]", objects.join(","))?;
-        }
-    }
-    Ok(out.flush()?)
+    let text = || entries.iter().map(|entry| line(entry) + "\n").collect();
+    Ok(args.output.print(text, || records(&entries))?)
 }
 
 /// With a URL where there is one, to be used with other commands.
 fn line(entry: &DiscoveryEntry) -> String {
-    let subnqn = entry.subnqn().map(|nqn| nqn.to_string());
-    match (
-        entry.trtype().name(),
-        entry.traddr(),
-        entry.trsvcid(),
-        subnqn,
-    ) {
-        ("tcp", Some(traddr), Some(trsvcid), Ok(subnqn)) => {
-            let host = match traddr.contains(':') {
-                true => format!("[{traddr}]"),
-                false => traddr.to_owned(),
-            };
-            format!("nvme+tcp://{host}:{trsvcid}/{subnqn}  {}", entry.subtype())
-        }
-        _ => entry.to_string(),
+    match url(entry) {
+        Some(url) => format!("{url}  {}", entry.subtype()),
+        None => entry.to_string(),
     }
 }
 
-fn object(entry: &DiscoveryEntry) -> String {
+/// Where the entry leads to, if this host can go there.
+pub(super) fn url(entry: &DiscoveryEntry) -> Option<Url> {
+    if entry.trtype() != Trtype::Tcp {
+        return None;
+    }
+    Some(Url {
+        host: entry.traddr()?.to_owned(),
+        port: entry.trsvcid()?.parse().ok()?,
+        subnqn: Some(entry.subnqn().ok()?),
+        nsid: None,
+    })
+}
+
+/// The log, under nvme-cli's names.
+pub(super) fn records(entries: &[DiscoveryEntry]) -> Value {
+    json!({"records": entries.iter().map(object).collect::<Value>()})
+}
+
+fn object(entry: &DiscoveryEntry) -> Value {
     let subnqn = entry.subnqn().map(|nqn| nqn.to_string());
-    format!(
-        "{{\"trtype\":{},\"adrfam\":{},\"subtype\":{},\"portid\":{},\"traddr\":{},\"trsvcid\":{},\
-         \"subnqn\":{}}}",
-        json::string(&entry.trtype().to_string()),
-        json::string(&entry.adrfam().to_string()),
-        json::string(&entry.subtype().to_string()),
-        entry.portid.get(),
-        json::string(entry.traddr().unwrap_or_default()),
-        json::string(entry.trsvcid().unwrap_or_default()),
-        json::string(&subnqn.unwrap_or_default()),
-    )
+    json!({
+        "trtype": entry.trtype().to_string(),
+        "adrfam": entry.adrfam().to_string(),
+        "subtype": entry.subtype().to_string(),
+        "treq": entry.treq().to_string(),
+        "portid": entry.portid.get(),
+        "trsvcid": entry.trsvcid().unwrap_or_default(),
+        "subnqn": subnqn.unwrap_or_default(),
+        "traddr": entry.traddr().unwrap_or_default(),
+        "eflags": entry.eflags().to_string(),
+        "url": url(entry).map(|url| url.to_string()),
+    })
 }

@@ -3,166 +3,142 @@
 //! | module | commands |
 //! |---|---|
 //! | [`discover`] | `nvmf discover` |
+//! | [`list`] | `nvmf list` |
 //! | [`identify`] | `nvmf id-ctrl`, `nvmf id-ns` |
+//! | [`log`] | `nvmf get-log`, `nvmf smart-log` |
+//! | [`feature`] | `nvmf get-feature`, `nvmf set-feature` |
 //! | [`transfer`] | `nvmf read`, `nvmf write`, `nvmf compare` |
+//! | [`blocks`] | `nvmf flush`, `nvmf discard`, `nvmf write-zeroes`, `nvmf verify` |
+//! | [`passthru`] | `nvmf admin-passthru`, `nvmf io-passthru` |
 //! | [`bench`] | `nvmf bench` |
 //! | [`ping`] | `nvmf ping` |
 //! | [`demo`] | `nvmf demo` |
+//!
+//! They share [`connection`]: which target, and how to connect to it.
 pub(crate) mod bench;
+pub(crate) mod blocks;
+mod connection;
 pub(crate) mod demo;
 pub(crate) mod discover;
+pub(crate) mod feature;
 pub(crate) mod identify;
+mod interrupt;
 mod json;
+pub(crate) mod list;
+pub(crate) mod log;
+pub(crate) mod passthru;
 pub(crate) mod ping;
 pub(crate) mod transfer;
 
-use anyhow::{Context, anyhow};
-use clap::ValueEnum;
-use nvmf_core::host::Error as HostError;
-use nvmf_core::wire::connect::InvalidParameter;
-use nvmf_core::wire::discovery::Subtype;
-use nvmf_core::wire::ids::{HostId, Nqn, Nsid};
-use nvmf_core::wire::status::Status;
-use nvmf_tcp::std::host::{Controller, Error, Namespace, Options, Url};
+use std::io::{self, Write};
 
-/// How to connect.
+use nvmf_tcp::std::host::{Completion, Error};
+use serde_json::Value;
+
+pub(crate) use self::connection::{ConnectArgs, connect};
+use self::connection::{NamespaceArgs, ScopeArgs, SubsystemArgs};
+pub(crate) use crate::exit::Output;
+
+/// What to print.
 #[derive(clap::Args)]
-pub(crate) struct ConnectArgs {
-    /// Ask for header digests (CRC32C)
-    #[arg(long, help_heading = "Connection")]
-    hdgst: bool,
-
-    /// Ask for data digests (CRC32C)
-    #[arg(long, help_heading = "Connection")]
-    ddgst: bool,
-
-    /// This host's name [default: /etc/nvme/hostnqn, or else a random one]
-    #[arg(long, value_name = "NQN", help_heading = "Connection")]
-    hostnqn: Option<Nqn>,
-
-    /// This host's identifier [default: /etc/nvme/hostid, or else a random one]
-    #[arg(long, value_name = "UUID", help_heading = "Connection")]
-    hostid: Option<HostId>,
+pub(crate) struct OutputArgs {
+    /// What to print
+    #[arg(
+        short,
+        long,
+        visible_alias = "output-format",
+        value_name = "FORMAT",
+        value_enum,
+        default_value_t = Output::Text,
+        help_heading = "Output"
+    )]
+    output: Output,
 }
 
-/// What the output is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
-    /// For people
-    Text,
-    /// For programs
-    Json,
-}
-
-impl ConnectArgs {
-    pub(crate) fn options(&self) -> Options {
-        let mut options = Options {
-            header_digest: self.hdgst,
-            data_digest: self.ddgst,
-            ..Options::default()
+impl OutputArgs {
+    /// Prints lines for people, or a document for programs.
+    fn print(&self, text: impl FnOnce() -> String, json: impl FnOnce() -> Value) -> io::Result<()> {
+        let text = match self.output {
+            Output::Text => text(),
+            Output::Json => format!("{}\n", json()),
         };
-        if let Some(hostnqn) = &self.hostnqn {
-            options.identity.hostnqn = hostnqn.clone();
-        }
-        if let Some(hostid) = self.hostid {
-            options.identity.hostid = hostid;
-        }
-        options
-    }
-
-    /// Connects to the subsystem that the URL names.
-    pub(crate) fn subsystem(&self, url: &Url) -> anyhow::Result<Controller> {
-        if url.subnqn.is_none() {
-            return Err(anyhow!(
-                "{url} names no subsystem; `nvmf discover {url}` lists what there is"
-            ));
-        }
-        connect(url, &self.options())
-    }
-
-    /// The namespace that the URL names, or the only one.
-    pub(crate) fn namespace(&self, url: &Url) -> anyhow::Result<Namespace> {
-        let controller = self.subsystem(url)?;
-        let nsid = match url.nsid {
-            Some(nsid) => nsid,
-            None => only_namespace(&controller)?,
-        };
-        Ok(controller.namespace(nsid)?)
+        print(text.as_bytes())
     }
 }
 
-/// Connects; if that is refused, says what to do about it.
-pub(crate) fn connect(url: &Url, options: &Options) -> anyhow::Result<Controller> {
-    Controller::connect(url, options).map_err(|error| {
-        let hint = match &error {
-            Error::Controller(HostError::Refused {
-                status, parameter, ..
-            }) => hint(url, options, *status, *parameter),
-            _ => None,
-        };
-        match hint {
-            Some(hint) => anyhow!("{error}; {hint}"),
-            None => error.into(),
-        }
-    })
+/// To standard output, all of it.
+fn print(bytes: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes)?;
+    out.flush()
 }
 
-fn hint(
-    url: &Url,
-    options: &Options,
-    status: Status,
-    parameter: Option<InvalidParameter>,
-) -> Option<String> {
-    if status.is(Status::CONNECT_INVALID_HOST) {
-        return Some(format!(
-            "the target does not let this host in, whose name is {} (--hostnqn)",
-            options.identity.hostnqn
-        ));
+/// The completion of a command that succeeded.
+fn succeeded(done: Completion, command: &'static str, opcode: u8) -> Result<Completion, Error> {
+    match done.cqe.status() {
+        status if status.is_success() => Ok(done),
+        status => Err(Error::Failed {
+            command,
+            opcode,
+            status,
+        }),
     }
-    (parameter == Some(InvalidParameter::SUBNQN)).then(|| {
-        let offered = offered(url, options).unwrap_or_default();
-        if offered.is_empty() {
-            "is the NQN right? The target offers none to this host".to_owned()
-        } else {
-            format!(
-                "is the NQN right? The target offers: {}",
-                offered.join(", ")
-            )
-        }
-    })
 }
 
-fn offered(url: &Url, options: &Options) -> Result<Vec<String>, Error> {
-    let discovery = Url {
-        subnqn: None,
-        nsid: None,
-        ..url.clone()
+/// Bytes as people look at them: 16 a line, with what is printable beside them.
+fn hex_dump(bytes: &[u8], offset: u64) -> String {
+    let mut text = String::new();
+    for (line, chunk) in (0u64..).zip(bytes.chunks(16)) {
+        let digits: Vec<String> = chunk.iter().map(|byte| format!("{byte:02x}")).collect();
+        let shown: String = chunk
+            .iter()
+            .map(|byte| match byte {
+                b' '..=b'~' => char::from(*byte),
+                _ => '.',
+            })
+            .collect();
+        let at = offset + line * 16;
+        text += &format!("{at:04x}: {:<47} |{shown}|\n", digits.join(" "));
+    }
+    text
+}
+
+/// A number: decimal, or hexadecimal with 0x.
+fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
     };
-    let entries = Controller::connect(&discovery, options)?.discover()?;
-    let mut nqns: Vec<String> = entries
-        .iter()
-        .filter(|entry| entry.subtype() == Subtype::Nvm)
-        .filter_map(|entry| entry.subnqn().ok())
-        .map(|nqn| nqn.to_string())
-        .collect();
-    nqns.sort();
-    nqns.dedup();
-    Ok(nqns)
+    parsed
+        .ok()
+        .and_then(|wide| T::try_from(wide).ok())
+        .ok_or_else(|| {
+            let bits = size_of::<T>() * 8;
+            format!("write a number of at most {bits} bits, such as 10 or 0xa")
+        })
 }
 
-fn only_namespace(controller: &Controller) -> anyhow::Result<Nsid> {
-    let active = controller
-        .active_namespaces()
-        .context("cannot list the namespaces")?;
-    match active.as_slice() {
-        [nsid] => Ok(*nsid),
-        [] => Err(anyhow!("the subsystem has no namespace for this host")),
-        several => {
-            let list: Vec<String> = several.iter().map(|nsid| nsid.0.to_string()).collect();
-            Err(anyhow!(
-                "which namespace? Add ?nsid=N to the URL; there are {}",
-                list.join(", ")
-            ))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_decimal_or_hexadecimal() {
+        assert_eq!(number::<u8>("255"), Ok(255));
+        assert_eq!(number::<u8>("0xff"), Ok(255));
+        assert_eq!(number::<u64>("0xffffffffffffffff"), Ok(u64::MAX));
+        for bad in ["256", "0x100", "", "0x", "-1", "ten"] {
+            let error = number::<u8>(bad).unwrap_err();
+            assert!(error.contains("at most 8 bits"), "{bad}: {error}");
         }
+    }
+
+    #[test]
+    fn bytes_are_aligned() {
+        assert_eq!(
+            hex_dump(b"0123456789abcdefg\n", 0x100),
+            "0100: 30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66 |0123456789abcdef|\n\
+             0110: 67 0a                                           |g.|\n"
+        );
     }
 }

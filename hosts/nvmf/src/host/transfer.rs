@@ -1,14 +1,16 @@
 //! `nvmf read`, `nvmf write` and `nvmf compare`.
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use nvmf::block::spec::parse_size;
 use nvmf_core::wire::identify::Oncs;
-use nvmf_tcp::std::host::{Namespace, Url};
+use nvmf_tcp::std::host::Namespace;
+use serde_json::json;
 
-use super::ConnectArgs;
+use super::{NamespaceArgs, Output, OutputArgs, number};
+use crate::exit;
 
 /// Bytes that are moved at a time.
 const PIECE: usize = 4 << 20;
@@ -20,11 +22,11 @@ Examples:
   nvmf read nvme+tcp://192.0.2.7/NQN > disk.img
   nvmf read nvme+tcp://192.0.2.7/NQN?nsid=2 --start-block 2048 --data-size 1M --data boot.img")]
 pub(crate) struct ReadArgs {
-    /// The namespace: nvme+tcp://HOST[:PORT]/NQN?nsid=N; without nsid the only one
-    url: Url,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
 
     /// The first block
-    #[arg(short, long, value_name = "SLBA", default_value_t = 0)]
+    #[arg(short, long, value_name = "SLBA", value_parser = number::<u64>, default_value = "0")]
     start_block: u64,
 
     /// Bytes to read, a whole number of blocks [default: to the end]
@@ -36,17 +38,17 @@ pub(crate) struct ReadArgs {
     data: PathBuf,
 
     #[command(flatten)]
-    connect: ConnectArgs,
+    output: OutputArgs,
 }
 
 /// Where data comes from, and where it belongs.
 #[derive(clap::Args)]
 pub(crate) struct SendArgs {
-    /// The namespace: nvme+tcp://HOST[:PORT]/NQN?nsid=N; without nsid the only one
-    url: Url,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
 
     /// The first block
-    #[arg(short, long, value_name = "SLBA", default_value_t = 0)]
+    #[arg(short, long, value_name = "SLBA", value_parser = number::<u64>, default_value = "0")]
     start_block: u64,
 
     /// The file to send, all of it; `-` is standard input
@@ -54,7 +56,7 @@ pub(crate) struct SendArgs {
     data: PathBuf,
 
     #[command(flatten)]
-    connect: ConnectArgs,
+    output: OutputArgs,
 }
 
 /// Write a file to the blocks of a namespace
@@ -71,7 +73,7 @@ pub(crate) struct WriteArgs {
 #[derive(clap::Args)]
 #[command(after_help = "\
 The file is sent to the controller, which compares; if it cannot, the blocks are read and
-compared here. Exit status 1 if they differ.
+compared here. Exit status 5 if they differ.
 
 Example:
   nvmf compare nvme+tcp://192.0.2.7/NQN --data disk.img")]
@@ -82,7 +84,13 @@ pub(crate) struct CompareArgs {
 
 /// Reads into a file.
 pub(crate) fn read(args: &ReadArgs) -> anyhow::Result<()> {
-    let mut namespace = args.connect.namespace(&args.url)?;
+    let to_stdout = is_dash(&args.data);
+    if to_stdout && args.output.output == Output::Json {
+        return Err(exit::usage(
+            "standard output is for the data: with --output json, name a file with --data",
+        ));
+    }
+    let mut namespace = args.namespace.open()?;
     let block_size = u64::from(namespace.block_size());
     let rest = namespace.blocks().saturating_sub(args.start_block);
     let left = args.data_size.unwrap_or(rest.saturating_mul(block_size));
@@ -95,7 +103,7 @@ pub(crate) fn read(args: &ReadArgs) -> anyhow::Result<()> {
             namespace.blocks()
         );
     }
-    if args.data.as_os_str() == "-" {
+    if to_stdout {
         return copy_out(
             &mut namespace,
             args.start_block,
@@ -111,7 +119,10 @@ pub(crate) fn read(args: &ReadArgs) -> anyhow::Result<()> {
         // A part must not pass for the whole.
         let _ = fs::remove_file(&args.data);
     }
-    outcome.with_context(|| format!("{name} is not written"))
+    outcome.with_context(|| format!("{name} is not written"))?;
+    let nsid = namespace.nsid().0;
+    let json = || json!({"nsid": nsid, "slba": args.start_block, "bytes": left});
+    Ok(args.output.print(String::new, json)?)
 }
 
 fn copy_out(
@@ -135,10 +146,11 @@ fn copy_out(
 
 /// Writes a file, and flushes.
 pub(crate) fn write(args: &WriteArgs) -> anyhow::Result<()> {
-    let mut namespace = send(&args.send, |namespace, slba, bytes| {
+    let (mut namespace, bytes) = send(&args.send, |namespace, slba, bytes| {
         Ok(namespace.write(slba, bytes)?)
     })?;
-    Ok(namespace.flush()?)
+    namespace.flush()?;
+    args.send.report(&namespace, bytes)
 }
 
 /// Compares a file.
@@ -161,20 +173,46 @@ pub(crate) fn compare(args: &CompareArgs) -> anyhow::Result<()> {
         let mut read = vec![0; bytes.len()];
         namespace.read(slba, &mut read)?;
         match read.iter().zip(bytes).position(|(a, b)| a != b) {
-            Some(at) => bail!("Compare failed: they differ at byte {at} from there"),
+            Some(at) => Err(exit::differs(format!(
+                "Compare failed: they differ at byte {at} from there"
+            ))),
             None => Ok(()),
         }
     };
-    send(&args.send, operation).map(drop)
+    let (namespace, bytes) = send(&args.send, operation)?;
+    args.send.report(&namespace, bytes)
 }
 
+impl SendArgs {
+    fn report(&self, namespace: &Namespace, bytes: u64) -> anyhow::Result<()> {
+        let nsid = namespace.nsid().0;
+        let json = || json!({"nsid": nsid, "slba": self.start_block, "bytes": bytes});
+        Ok(self.output.print(String::new, json)?)
+    }
+}
+
+fn is_dash(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// A small file, all of it; `-` is standard input.
+pub(super) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    if !is_dash(path) {
+        return fs::read(path);
+    }
+    let mut bytes = Vec::new();
+    io::stdin().lock().read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Does something with each piece of the file. Returns how many bytes it had.
 fn send(
     args: &SendArgs,
     mut operation: impl FnMut(&mut Namespace, u64, &[u8]) -> anyhow::Result<()>,
-) -> anyhow::Result<Namespace> {
+) -> anyhow::Result<(Namespace, u64)> {
     let name = args.data.display();
     let mut size = None;
-    let mut file: Box<dyn Read> = if args.data.as_os_str() == "-" {
+    let mut file: Box<dyn Read> = if is_dash(&args.data) {
         Box::new(io::stdin().lock())
     } else {
         let file = File::open(&args.data).with_context(|| format!("cannot open {name}"))?;
@@ -184,7 +222,7 @@ fn send(
         size = metadata.is_file().then_some(metadata.len());
         Box::new(file)
     };
-    let mut namespace = args.connect.namespace(&args.url)?;
+    let mut namespace = args.namespace.open()?;
     let block_size = u64::from(namespace.block_size());
     let capacity = namespace
         .blocks()
@@ -199,7 +237,7 @@ fn send(
         check(sent + len as u64, capacity, block_size)
             .with_context(|| format!("after {sent} bytes"))?;
         if len == 0 {
-            return Ok(namespace);
+            return Ok((namespace, sent));
         }
         operation(
             &mut namespace,

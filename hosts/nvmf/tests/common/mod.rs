@@ -1,4 +1,7 @@
 //! Starts the real `nvmf target` for tests, and looks at it from outside.
+#[allow(dead_code, reason = "other tests need the rest")]
+pub(crate) mod run;
+
 use std::collections::VecDeque;
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -1,0 +1,268 @@
+//! How a command ends: its exit status, and what it says of a failure.
+use std::error::Error as StdError;
+use std::fmt::{self, Display};
+
+use clap::ValueEnum;
+use nvmf_core::host::Error as HostError;
+use nvmf_core::wire::status::Status;
+use nvmf_tcp::std::host::Error;
+use serde_json::{Value, json};
+
+/// The exit status, for `nvmf --help` and the manual pages.
+pub(crate) const STATUS: [(&str, &str); 6] = [
+    ("0", "All went well."),
+    (
+        "1",
+        "Something failed here: a file, a full disk, a short source.",
+    ),
+    ("2", "The command line makes no sense."),
+    (
+        "3",
+        "No connection: a wrong address, or a target that is gone or breaks the protocol.",
+    ),
+    (
+        "4",
+        "The target refused, or a command ended with an error status.",
+    ),
+    ("5", "The data differ (compare, copy --verify)."),
+];
+
+/// What [`help`] begins with.
+pub(crate) const HEADING: &str = "Exit status:\n";
+
+/// [`STATUS`] as `nvmf --help` has it.
+pub(crate) fn help() -> String {
+    let lines: Vec<String> = STATUS
+        .iter()
+        .map(|(status, meaning)| format!("  {status}  {meaning}"))
+        .collect();
+    HEADING.to_owned() + &lines.join("\n")
+}
+
+/// What the output is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people
+    #[value(alias = "normal")]
+    Text,
+    /// For programs: a JSON document a line, errors too
+    Json,
+}
+
+/// How a command fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Failed = 1,
+    Usage = 2,
+    Connection = 3,
+    Refused = 4,
+    Differs = 5,
+}
+
+/// A failure that decides its exit status, unlike most.
+#[derive(Debug)]
+struct Failure {
+    exit: Exit,
+    message: String,
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl StdError for Failure {}
+
+/// What the library says, and what to do about it.
+#[derive(Debug)]
+struct Hinted {
+    error: Error,
+    hint: String,
+}
+
+impl Display for Hinted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.error, self.hint)
+    }
+}
+
+impl StdError for Hinted {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.error.source()
+    }
+}
+
+/// The command line makes no sense, which only now shows.
+pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
+    Failure {
+        exit: Exit::Usage,
+        message: message.into(),
+    }
+    .into()
+}
+
+/// Data are not what they should be.
+pub(crate) fn differs(message: impl Into<String>) -> anyhow::Error {
+    Failure {
+        exit: Exit::Differs,
+        message: message.into(),
+    }
+    .into()
+}
+
+/// The error, and what to do about it.
+pub(crate) fn hinted(error: Error, hint: String) -> anyhow::Error {
+    Hinted { error, hint }.into()
+}
+
+impl Exit {
+    /// The exit status that the error's type asks for.
+    pub(crate) fn of(error: &anyhow::Error) -> Self {
+        let chosen = error.chain().find_map(|cause| {
+            let failure = cause.downcast_ref::<Failure>();
+            failure.map(|failure| failure.exit)
+        });
+        chosen
+            .or_else(|| library(error).map(Self::of_library))
+            .unwrap_or(Self::Failed)
+    }
+
+    fn of_library(error: &Error) -> Self {
+        match error {
+            Error::Resolve { .. }
+            | Error::NothingListens { .. }
+            | Error::Connect { .. }
+            | Error::NoIcResp { .. }
+            | Error::Closed
+            | Error::Lost(_)
+            | Error::Timeout { .. }
+            | Error::GivenUp => Self::Connection,
+            Error::Controller(
+                HostError::Transport(_)
+                | HostError::Terminated(_)
+                | HostError::Timeout(_)
+                | HostError::ControllerFailed,
+            ) => Self::Connection,
+            Error::Failed { status, .. } if status.is(Status::COMPARE_FAILURE) => Self::Differs,
+            Error::Controller(_)
+            | Error::Failed { .. }
+            | Error::NoSuchNamespace { .. }
+            | Error::NoQueueLeft { .. }
+            | Error::Nonsense { .. } => Self::Refused,
+            _ => Self::Failed,
+        }
+    }
+}
+
+/// What the library says, if it is the cause.
+fn library(error: &anyhow::Error) -> Option<&Error> {
+    error.chain().find_map(|cause| {
+        let hinted = cause.downcast_ref::<Hinted>();
+        cause
+            .downcast_ref::<Error>()
+            .or(hinted.map(|hinted| &hinted.error))
+    })
+}
+
+/// The failure in one line.
+pub(crate) fn describe(error: &anyhow::Error, output: Output) -> String {
+    match output {
+        Output::Text => format!("nvmf: {error:#}"),
+        Output::Json => {
+            let mut object = json!({
+                "error": format!("{error:#}"),
+                "exit": Exit::of(error) as u8,
+            });
+            if let Some(status) = library(error).and_then(status) {
+                object["status"] = status;
+            }
+            object.to_string()
+        }
+    }
+}
+
+/// What the controller answered, if it did.
+fn status(error: &Error) -> Option<Value> {
+    let (status, name) = match error {
+        Error::Failed { status, opcode, .. } => (status, status.name_for(*opcode)),
+        Error::Controller(HostError::Refused { status, .. }) => (status, status.name()),
+        _ => return None,
+    };
+    let mut object = json!({
+        "name": name,
+        "sct": status.sct,
+        "sc": status.sc,
+        "crd": status.crd,
+        "more": status.more,
+        "dnr": status.dnr,
+    });
+    if let Error::Controller(HostError::Refused {
+        parameter: Some(parameter),
+        ..
+    }) = error
+    {
+        object["parameter"] = parameter.to_string().into();
+    }
+    Some(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+    use nvmf_core::host::Step;
+
+    use super::*;
+
+    fn failed(status: Status) -> Error {
+        Error::Failed {
+            command: "Read",
+            opcode: 2,
+            status,
+        }
+    }
+
+    #[test]
+    fn the_type_of_an_error_decides_wherever_it_is_in_the_chain() {
+        let refused = HostError::Refused {
+            step: Step::Connect,
+            status: Status::CONNECT_INVALID_HOST,
+            parameter: None,
+        };
+        for (error, exit) in [
+            (anyhow::anyhow!("disk full"), Exit::Failed),
+            (usage("which?"), Exit::Usage),
+            (Error::Closed.into(), Exit::Connection),
+            (
+                Error::Controller(HostError::Timeout(Step::Connect)).into(),
+                Exit::Connection,
+            ),
+            (Error::Controller(refused).into(), Exit::Refused),
+            (failed(Status::LBA_OUT_OF_RANGE).into(), Exit::Refused),
+            (failed(Status::COMPARE_FAILURE).into(), Exit::Differs),
+            (hinted(Error::GivenUp, "why?".to_owned()), Exit::Connection),
+            (differs("at byte 7"), Exit::Differs),
+        ] {
+            assert_eq!(Exit::of(&error), exit, "{error}");
+            let wrapped = Err::<(), _>(error).context("while reading").unwrap_err();
+            assert_eq!(Exit::of(&wrapped), exit, "{wrapped:#}");
+        }
+        let library = Err::<(), _>(Error::Closed).context("while reading");
+        assert_eq!(Exit::of(&library.unwrap_err()), Exit::Connection);
+    }
+
+    #[test]
+    fn programs_get_the_status() {
+        let error = failed(Status::LBA_OUT_OF_RANGE.with_dnr()).into();
+        let line = describe(&error, Output::Json);
+        let object: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(object["exit"], 4);
+        assert_eq!(object["status"]["name"], "LBA Out of Range");
+        assert_eq!(
+            (&object["status"]["sct"], &object["status"]["sc"]),
+            (&0.into(), &0x80.into())
+        );
+        assert_eq!(object["status"]["dnr"], true);
+        assert!(describe(&error, Output::Text).starts_with("nvmf: Read failed: LBA Out of Range"));
+    }
+}

@@ -1,0 +1,249 @@
+//! Which target, how to connect to it, and what to say when that fails.
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use nvmf_core::host::Error as HostError;
+use nvmf_core::wire::connect::InvalidParameter;
+use nvmf_core::wire::discovery::Subtype;
+use nvmf_core::wire::ids::{HostId, Nqn, Nsid};
+use nvmf_core::wire::status::Status;
+use nvmf_tcp::std::host::{Controller, Error, Namespace, Options, Url};
+
+use super::number;
+use crate::exit;
+
+/// How to connect.
+#[derive(clap::Args)]
+pub(crate) struct ConnectArgs {
+    /// Ask for header digests (CRC32C)
+    #[arg(long, visible_alias = "hdr-digest", help_heading = "Connection")]
+    hdgst: bool,
+
+    /// Ask for data digests (CRC32C)
+    #[arg(long, visible_alias = "data-digest", help_heading = "Connection")]
+    ddgst: bool,
+
+    /// This host's name [default: /etc/nvme/hostnqn, or else a random one]
+    #[arg(long, value_name = "NQN", help_heading = "Connection")]
+    hostnqn: Option<Nqn>,
+
+    /// This host's identifier [default: /etc/nvme/hostid, or else a random one]
+    #[arg(long, value_name = "UUID", help_heading = "Connection")]
+    hostid: Option<HostId>,
+
+    /// I/O queues to ask for
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Connection")]
+    nr_io_queues: Option<u16>,
+
+    /// Entries of an I/O queue
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=65536), help_heading = "Connection")]
+    queue_size: Option<u32>,
+
+    /// Seconds without a sign of life after which the target gives up on this host; 0 is never
+    #[arg(long, value_name = "SECONDS", help_heading = "Connection")]
+    keep_alive_tmo: Option<u32>,
+}
+
+/// A subsystem.
+#[derive(clap::Args)]
+pub(crate) struct SubsystemArgs {
+    /// The subsystem: nvme+tcp://HOST[:PORT]/NQN
+    url: Url,
+
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// A subsystem, and maybe one of its namespaces.
+#[derive(clap::Args)]
+pub(crate) struct ScopeArgs {
+    /// The subsystem: nvme+tcp://HOST[:PORT]/NQN, and ?nsid=N for a namespace
+    url: Url,
+
+    /// The namespace, for what belongs to one
+    #[arg(short, long, value_name = "NSID", value_parser = number::<u32>)]
+    namespace_id: Option<u32>,
+
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// A namespace.
+#[derive(clap::Args)]
+pub(crate) struct NamespaceArgs {
+    /// The namespace: nvme+tcp://HOST[:PORT]/NQN?nsid=N; without nsid the only one
+    url: Url,
+
+    /// The namespace, instead of ?nsid=N
+    #[arg(short, long, value_name = "NSID", value_parser = number::<u32>)]
+    namespace_id: Option<u32>,
+
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+impl ConnectArgs {
+    pub(crate) fn options(&self) -> Options {
+        let mut options = Options {
+            header_digest: self.hdgst,
+            data_digest: self.ddgst,
+            ..Options::default()
+        };
+        if let Some(hostnqn) = &self.hostnqn {
+            options.identity.hostnqn = hostnqn.clone();
+        }
+        if let Some(hostid) = self.hostid {
+            options.identity.hostid = hostid;
+        }
+        if let Some(queues) = self.nr_io_queues {
+            options.io_queues = queues;
+        }
+        if let Some(entries) = self.queue_size {
+            // One entry stays free.
+            options.queue_depth = entries - 1;
+        }
+        if let Some(seconds) = self.keep_alive_tmo {
+            options.keep_alive = Duration::from_secs(seconds.into());
+        }
+        options
+    }
+
+    /// Connects to the subsystem that the URL names.
+    pub(crate) fn subsystem(&self, url: &Url) -> anyhow::Result<Controller> {
+        if url.subnqn.is_none() {
+            return Err(exit::usage(format!(
+                "{url} names no subsystem; `nvmf discover {url}` lists what there is"
+            )));
+        }
+        connect(url, &self.options())
+    }
+
+    /// The namespace that the URL names, or the only one.
+    pub(crate) fn namespace(&self, url: &Url) -> anyhow::Result<Namespace> {
+        let controller = self.subsystem(url)?;
+        let nsid = match url.nsid {
+            Some(nsid) => nsid,
+            None => only_namespace(&controller)?,
+        };
+        Ok(controller.namespace(nsid)?)
+    }
+}
+
+impl SubsystemArgs {
+    pub(crate) fn connect(&self) -> anyhow::Result<Controller> {
+        self.connect.subsystem(&self.url)
+    }
+}
+
+impl ScopeArgs {
+    /// The controller, and the NSID that was given. The URL may name the discovery subsystem.
+    pub(crate) fn connect(&self) -> anyhow::Result<(Controller, Option<Nsid>)> {
+        let nsid = one_nsid(&self.url, self.namespace_id)?;
+        Ok((connect(&self.url, &self.connect.options())?, nsid))
+    }
+}
+
+impl NamespaceArgs {
+    /// The controller, and the namespace that is meant.
+    pub(crate) fn connect(&self) -> anyhow::Result<(Controller, Nsid)> {
+        let nsid = one_nsid(&self.url, self.namespace_id)?;
+        let controller = self.connect.subsystem(&self.url)?;
+        let nsid = match nsid {
+            Some(nsid) => nsid,
+            None => only_namespace(&controller)?,
+        };
+        Ok((controller, nsid))
+    }
+
+    /// The namespace that is meant.
+    pub(crate) fn open(&self) -> anyhow::Result<Namespace> {
+        let (controller, nsid) = self.connect()?;
+        Ok(controller.namespace(nsid)?)
+    }
+}
+
+fn one_nsid(url: &Url, option: Option<u32>) -> anyhow::Result<Option<Nsid>> {
+    match (url.nsid, option.map(Nsid)) {
+        (Some(url), Some(option)) if url != option => Err(exit::usage(format!(
+            "the URL says namespace {}, --namespace-id says {}",
+            url.0, option.0
+        ))),
+        (url, option) => Ok(option.or(url)),
+    }
+}
+
+/// Connects; if that is refused, says what to do about it.
+pub(crate) fn connect(url: &Url, options: &Options) -> anyhow::Result<Controller> {
+    Controller::connect(url, options).map_err(|error| {
+        let hint = match &error {
+            Error::Controller(HostError::Refused {
+                status, parameter, ..
+            }) => hint(url, options, *status, *parameter),
+            _ => None,
+        };
+        match hint {
+            Some(hint) => exit::hinted(error, hint),
+            None => error.into(),
+        }
+    })
+}
+
+fn hint(
+    url: &Url,
+    options: &Options,
+    status: Status,
+    parameter: Option<InvalidParameter>,
+) -> Option<String> {
+    if status.is(Status::CONNECT_INVALID_HOST) {
+        return Some(format!(
+            "the target does not let this host in, whose name is {} (--hostnqn)",
+            options.identity.hostnqn
+        ));
+    }
+    (parameter == Some(InvalidParameter::SUBNQN)).then(|| {
+        let offered = offered(url, options).unwrap_or_default();
+        if offered.is_empty() {
+            "is the NQN right? The target offers none to this host".to_owned()
+        } else {
+            format!(
+                "is the NQN right? The target offers: {}",
+                offered.join(", ")
+            )
+        }
+    })
+}
+
+fn offered(url: &Url, options: &Options) -> Result<Vec<String>, Error> {
+    let discovery = Url {
+        subnqn: None,
+        nsid: None,
+        ..url.clone()
+    };
+    let entries = Controller::connect(&discovery, options)?.discover()?;
+    let mut nqns: Vec<String> = entries
+        .iter()
+        .filter(|entry| entry.subtype() == Subtype::Nvm)
+        .filter_map(|entry| entry.subnqn().ok())
+        .map(|nqn| nqn.to_string())
+        .collect();
+    nqns.sort();
+    nqns.dedup();
+    Ok(nqns)
+}
+
+fn only_namespace(controller: &Controller) -> anyhow::Result<Nsid> {
+    let active = controller
+        .active_namespaces()
+        .context("cannot list the namespaces")?;
+    match active.as_slice() {
+        [nsid] => Ok(*nsid),
+        [] => Err(anyhow!("the subsystem has no namespace for this host")),
+        several => {
+            let list: Vec<String> = several.iter().map(|nsid| nsid.0.to_string()).collect();
+            Err(exit::usage(format!(
+                "which namespace? Add ?nsid=N to the URL; there are {}",
+                list.join(", ")
+            )))
+        }
+    }
+}
