@@ -122,8 +122,9 @@ impl Error {
 }
 
 fn describe(opcode: u8, status: Status) -> String {
-    let Status { sct, sc, .. } = status;
-    format!("{} ({sct}/{sc:02X}h)", status.name_for(opcode))
+    let Status { sct, sc, dnr, .. } = status;
+    let retry = if dnr { " DNR" } else { "" };
+    format!("{} ({sct}/{sc:02X}h){retry}", status.name_for(opcode))
 }
 
 fn list(nsids: &[u32]) -> String {
