@@ -71,8 +71,11 @@ where
         }
     }
 
-    /// Takes all of `bytes`, the next of the stream, and does what they ask for.
-    pub fn handle_input<E>(&mut self, bytes: &[u8], env: &mut E)
+    /// Takes `bytes`, the next of the stream, and does what they ask for.
+    /// Returns how many it took: all, unless the storage has fewer slots than
+    /// the host's queue has entries, and they are in use. The rest is to be
+    /// offered again after [`TargetConnection::sent`].
+    pub fn handle_input<E>(&mut self, bytes: &[u8], env: &mut E) -> usize
     where
         E: Backend<Buffer = B, Controller = C>,
     {
@@ -84,16 +87,18 @@ where
             };
             let now = buffers.env.now();
             match self.transport.handle_input(rest, &mut buffers, now) {
+                Ok((0, None)) => break,
                 Ok((used, event)) => {
                     rest = rest.get(used..).unwrap_or(&[]);
                     self.event(event, env);
                 }
                 Err(fatal) => {
                     self.reason.get_or_insert(CloseReason::Fatal(fatal));
-                    return;
+                    rest = &[];
                 }
             }
         }
+        bytes.len().saturating_sub(rest.len())
     }
 
     /// Where the next bytes of the stream go if they are data: a binding may
@@ -277,7 +282,8 @@ mod tests {
     use crate::block::MediaError;
     use crate::storage::Fixed;
     use crate::target::test_env::{
-        CC_ENABLE, Handle, SUBNQN, TestEnv, bytes, connect_data, connect_sqe, property_set, sqe,
+        CC_ENABLE, Handle, SUBNQN, TestEnv, bytes, connect_data, connect_sqe, property_get,
+        property_set, sqe,
     };
     use crate::wire::pdu::Fes;
     use crate::wire::sqe::Sqe;
@@ -686,6 +692,33 @@ mod tests {
                 self.answer(env);
             }
         }
+    }
+
+    #[test]
+    fn a_command_waits_for_a_slot_that_its_queue_has_an_entry_for() {
+        let env = &mut TestEnv::new();
+        let mut host = Host::new(env);
+        let data = connect_data(SUBNQN, 0xFFFF);
+        host.send(&capsule(&connect_sqe(0, 31), &data), env);
+        assert_eq!(host.receive(env), [Received::Response(1, 0)]);
+        let gets: Vec<u8> = (0..20)
+            .flat_map(|_| capsule(&property_get(0x08, 0), &[]))
+            .collect();
+        // Responses that are not sent keep their slots: there are eight.
+        let mut used = host.machine.handle_input(&gets, env);
+        assert_eq!(used, 8 * 72);
+        assert_eq!(host.machine.handle_input(&gets[used..], env), 0);
+        let mut responses = 0;
+        while responses < 20 {
+            let received = host.receive(env);
+            assert!(!received.is_empty(), "after {responses}");
+            responses += received.len();
+            // Mid-PDU too: what was begun is never held up.
+            let piece = gets.len().min(used + 100);
+            used += host.machine.handle_input(&gets[used..piece], env);
+        }
+        assert_eq!((responses, used), (20, gets.len()));
+        assert_eq!(host.machine.closing(), None);
     }
 
     #[test]

@@ -172,6 +172,11 @@ impl Framer {
         }
     }
 
+    /// Whether the next byte is the first of a PDU.
+    pub(super) fn is_between_pdus(&self) -> bool {
+        self.stage == Stage::Common && self.have == 0
+    }
+
     /// Takes the next bytes of the stream, up to the first thing that ends with
     /// them, and copies data to its place. Returns how many it took.
     ///

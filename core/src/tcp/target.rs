@@ -110,6 +110,8 @@ struct Connection {
     /// What the data now arriving is.
     arriving: Option<Arriving>,
     inline_data: u32,
+    /// Commands that the host's queue has room for, once it is connected.
+    entries: u32,
     /// C2HData may imply the completion (SUCCESS).
     imply_success: bool,
 }
@@ -208,6 +210,7 @@ impl<S: Storage> TargetQueue<S> {
                 ready: Fifo::new(),
                 arriving: None,
                 inline_data: ADMIN_INLINE_DATA,
+                entries: 0,
                 imply_success: false,
             },
         }
@@ -220,7 +223,9 @@ impl<S: Storage> TargetQueue<S> {
     }
 
     /// Takes the next bytes of the stream, up to the first event or fault.
-    /// Returns how many it took. After a fault, all that follows is discarded,
+    /// Returns how many it took: without an event fewer than all, or none, only
+    /// where a command waits for a slot, because there are fewer than the host's
+    /// queue has entries. After a fault, all that follows is discarded,
     /// and a TermReq is what [`TargetQueue::poll_transmit`] gives.
     ///
     /// # Errors
@@ -233,8 +238,11 @@ impl<S: Storage> TargetQueue<S> {
     ) -> Result<(usize, Option<Event>), Fatal> {
         let mut used = 0;
         while let Some(rest) = bytes.get(used..)
-            && !rest.is_empty()
+            && let Some(first) = rest.first()
         {
+            if self.link.must_wait(self.slots.as_ref().len(), *first) {
+                break;
+            }
             let (taken, arrived) = self.link.session.take(rest, buffers, now)?;
             used = used.saturating_add(taken);
             let event = match arrived {
@@ -346,6 +354,7 @@ impl<S: Storage> Transport for TargetQueue<S> {
         let before = self.slots.as_ref().len();
         S::grow(&mut self.slots, entries as usize, |_| Slot::new());
         list_free(&mut self.link.free, self.slots.as_mut(), before);
+        self.link.entries = entries;
         self.link.inline_data = inline_data;
         self.link.imply_success = !sq_flow_control;
     }
@@ -364,6 +373,16 @@ impl Connection {
             set(slot);
             self.ready.push(slots, id.0);
         }
+    }
+
+    /// Whether a command comes next for which there is no slot, though the
+    /// host's queue has room for it: a microcontroller has fewer slots than an
+    /// Admin Queue has entries.
+    fn must_wait(&self, slots: usize, next: u8) -> bool {
+        self.free.first().is_none()
+            && slots < self.entries as usize
+            && self.session.rx.is_between_pdus()
+            && PduType::from(next) == PduType::CapsuleCmd
     }
 
     /// A PDU's header is here: what it means, and where its data goes.

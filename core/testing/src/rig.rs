@@ -119,9 +119,17 @@ impl<S: Storage> Rig<S> {
             if let Delivery::InPlace(_) = delivery {
                 self.input_in_place(at, piece);
             } else {
-                self.with(at, |machine, target| machine.handle_input(piece, target));
+                self.take(at, piece);
             }
         }
+    }
+
+    /// The machine takes all: it has a slot for every entry of a queue.
+    fn take(&mut self, at: usize, bytes: &[u8]) {
+        self.with(at, |machine, target| {
+            let used = machine.handle_input(bytes, target);
+            assert_eq!(used, bytes.len(), "bytes that were left");
+        });
     }
 
     fn input_in_place(&mut self, at: usize, mut piece: &[u8]) {
@@ -143,7 +151,7 @@ impl<S: Storage> Rig<S> {
             } else {
                 // A byte at a time, lest data be among them.
                 let (byte, rest) = piece.split_at(1);
-                self.with(at, |machine, target| machine.handle_input(byte, target));
+                self.take(at, byte);
                 piece = rest;
             }
         }
