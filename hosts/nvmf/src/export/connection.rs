@@ -374,7 +374,29 @@ impl Drop for Permit<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixStream;
     use std::sync::mpsc::channel;
+
+    #[test]
+    fn who_says_nothing_is_not_waited_for_beyond_the_deadline() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let socket = Socket::from(ours);
+        let deadline = Some(Instant::now() + Duration::from_millis(50));
+        let mut input = Input {
+            socket: &socket,
+            deadline,
+        };
+        let mut three = [0; 3];
+        theirs.write_all(&[1, 2]).unwrap();
+        // Not even if something comes now and then.
+        for _ in 0..2 {
+            let error = Error::from(input.read_exact(&mut three).unwrap_err());
+            assert!(matches!(error, Error::Slow), "{error}");
+            theirs.write_all(&[3]).unwrap();
+        }
+        input.deadline = None;
+        assert_eq!(input.read(&mut three).unwrap(), 2);
+    }
 
     #[test]
     fn a_budget_is_waited_for() {

@@ -381,6 +381,24 @@ mod tests {
     }
 
     #[test]
+    fn any_bytes_have_a_bounded_answer() {
+        let export = export();
+        let mut state = 1_u64;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        for _ in 0..20_000 {
+            let mut negotiation = Negotiation::new(&export, 3).unwrap();
+            let data: Vec<u8> = (0..next() % 24).map(|_| (next() % 3) as u8).collect();
+            let (_, out) = ask(&mut negotiation, (next() % 12) as u32, &data);
+            assert!(out.len() < 512, "{data:?}");
+        }
+    }
+
+    #[test]
     fn list_and_abort() {
         let export = export();
         let mut negotiation = Negotiation::new(&export, 1).unwrap();

@@ -1,4 +1,5 @@
-# /dev/vda is the export: a file system on its first half, random writes that are verified on the other.
+# /dev/vda is an export: a file system on its first half, random writes that are verified on the other.
+#   PORT  that of another export on the outer machine, of 64 MiB
 . ./lib.sh
 disk=/dev/vda
 
@@ -28,3 +29,13 @@ step "random writes, verified, and blocks discarded"
 run fio --name=verify --filename=$disk --offset=64M --size=16M --rw=randwrite --bsrange=4k-128k --ioengine=libaio \
   --iodepth=16 --direct=1 --verify=crc32c --verify_fatal=1 --fsync=64
 run blkdiscard -o 83886080 -l 16777216 $disk
+
+step "the kernel's NBD driver"
+modprobe nbd
+run nbd-client -N second -connections 2 "$OUTER" "$PORT" /dev/nbd0
+expect '^67108864$' blockdev --getsize64 /dev/nbd0
+expect '^512$' blockdev --getss /dev/nbd0
+run fio --name=verify --filename=/dev/nbd0 --size=16M --rw=randwrite --bsrange=4k-128k --ioengine=libaio --iodepth=16 \
+  --direct=1 --verify=crc32c --verify_fatal=1 --fsync=64
+run blkdiscard -o 33554432 -l 16777216 /dev/nbd0
+run nbd-client -d /dev/nbd0
