@@ -23,20 +23,19 @@ mod request;
 mod server;
 mod volume;
 
-use std::io::{self, Write};
 use std::process;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use nvmf_tcp::std::host::Url;
+use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use self::address::Address;
 use self::server::Server;
 use self::volume::Volume;
-use crate::host::ConnectArgs;
+use crate::host::{NamespaceArgs, OutputArgs};
 
 /// How long what is under way may take once the server is told to stop.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -85,8 +84,8 @@ the port reads and writes.";
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The namespace: nvme+tcp://HOST[:PORT]/NQN?nsid=N; without nsid the only one
-    url: Url,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
 
     /// Where to listen: unix:/path or tcp:ADDR[:PORT].
     ///
@@ -106,17 +105,17 @@ pub(crate) struct Args {
     read_only: bool,
 
     #[command(flatten)]
-    connect: ConnectArgs,
+    output: OutputArgs,
 }
 
 /// Serves until a signal comes.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     // Before any thread starts, so that none of them is interrupted in vain.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot handle signals")?;
-    let namespace = args.connect.namespace(&args.url)?;
+    let namespace = args.namespace.open()?;
     let (volume, export) = Volume::new(namespace, args.name, args.read_only)?;
     let server = Server::start(&args.nbd, export, volume)?;
-    announce(server.address());
+    announce(&server, &args.output);
     signals.forever().next();
     tracing::info!("stopping: finishing what is under way");
     thread::Builder::new()
@@ -137,12 +136,22 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The ready line.
-fn announce(address: &Address) {
-    let mut stdout = io::stdout().lock();
-    let written = writeln!(stdout, "ready {address}").and_then(|()| stdout.flush());
-    if let Err(error) = written {
-        // Nobody reads it; clients are served all the same.
+/// The ready line. That nobody reads it is no reason not to serve.
+fn announce(server: &Server, output: &OutputArgs) {
+    let (address, export) = (server.address(), server.export());
+    let printed = output.print(
+        || format!("ready {address}\n"),
+        || {
+            json!({
+                "ready": address.to_string(),
+                "name": export.name,
+                "size": export.size,
+                "block_size": export.block_size,
+                "read_only": export.read_only,
+            })
+        },
+    );
+    if let Err(error) = printed {
         tracing::warn!("cannot print the ready line: {error}");
     }
 }

@@ -77,6 +77,11 @@ impl Server {
         &self.address
     }
 
+    /// What clients are told.
+    pub(super) fn export(&self) -> &Export {
+        &self.shared.export
+    }
+
     /// Takes no more requests, and waits until those under way are answered, but no
     /// longer than `patience`. Whether all of them were.
     pub(super) fn stop(&self, patience: Duration) -> bool {

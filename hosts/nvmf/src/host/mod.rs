@@ -35,8 +35,8 @@ use std::io::{self, Write};
 use nvmf_tcp::std::host::{Completion, Error};
 use serde_json::Value;
 
-pub(crate) use self::connection::{ConnectArgs, connect};
-use self::connection::{NamespaceArgs, ScopeArgs, SubsystemArgs};
+pub(crate) use self::connection::{ConnectArgs, NamespaceArgs, connect};
+use self::connection::{ScopeArgs, SubsystemArgs};
 pub(crate) use crate::exit::Output;
 
 /// What to print.
@@ -57,7 +57,11 @@ pub(crate) struct OutputArgs {
 
 impl OutputArgs {
     /// Prints lines for people, or a document for programs.
-    fn print(&self, text: impl FnOnce() -> String, json: impl FnOnce() -> Value) -> io::Result<()> {
+    pub(crate) fn print(
+        &self,
+        text: impl FnOnce() -> String,
+        json: impl FnOnce() -> Value,
+    ) -> io::Result<()> {
         let text = match self.output {
             Output::Text => text(),
             Output::Json => format!("{}\n", json()),

@@ -3,6 +3,7 @@ use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
+use serde_json::{Value, json};
 
 use crate::client::{Client, READ, Reply};
 use crate::common::Target;
@@ -17,7 +18,7 @@ fn failure(target: &Target, nbd: &str) -> String {
         .stdin(Stdio::null())
         .output()
         .expect("the binary runs");
-    assert!(!output.status.success());
+    assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty());
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -53,6 +54,24 @@ fn what_is_under_way_is_finished() {
         assert!(status.success(), "{log}");
         assert!(!path.exists());
     }
+}
+
+#[test]
+fn programs_get_json() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let target = Target::start(&["--ram", "8M,bs=4096"]);
+    let args = ["--name", "a \"disk\"", "--read-only", "--output", "json"];
+    let export = Export::start(&target, dir.path(), &args);
+    let ready: Value = serde_json::from_str(&export.ready).expect("JSON");
+    let expected = json!({
+        "ready": format!("nbd+unix:///?socket={}", export.path.display()),
+        "name": "a \"disk\"",
+        "size": 8 << 20,
+        "block_size": 4096,
+        "read_only": true,
+    });
+    assert_eq!(ready, expected);
+    export.stop();
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn every_way_to_the_first_request() {
     let target = Target::start(&["--ram", "8M"]);
     let export = Export::start(&target, dir.path(), &[]);
     let uri = format!("ready nbd+unix:///?socket={}", export.path.display());
-    assert_eq!(export.uri, uri);
+    assert_eq!(export.ready, uri);
     let written = noise(1, 4096);
 
     // Old: by name, simple replies, and zeroes for those who do not ask to be spared them.

@@ -15,7 +15,7 @@ use crate::common::Target;
 pub(crate) struct Export {
     child: Child,
     /// What it printed in its ready line.
-    pub(crate) uri: String,
+    pub(crate) ready: String,
     pub(crate) path: PathBuf,
     log: Option<JoinHandle<String>>,
 }
@@ -51,13 +51,13 @@ impl Export {
         });
         let mut export = Self {
             child,
-            uri: String::new(),
+            ready: String::new(),
             path,
             log: Some(log),
         };
         let line = first.recv_timeout(Duration::from_secs(20));
         let line = line.unwrap_or_else(|_| panic!("no ready line"));
-        export.uri = line;
+        export.ready = line;
         export
     }
 
