@@ -2,9 +2,12 @@
 //! CID and data pointer.
 use crate::wire::feature::FeatureId;
 use crate::wire::identify::Cns;
-use crate::wire::ids::{Cid, Nsid};
+use crate::wire::ids::{Cid, Nsid, Qid};
 use crate::wire::property::{Property, PropertySize};
 use crate::wire::sqe::{AdminOpcode, FabricsPropertyGetSqe, FabricsPropertySetSqe, IoOpcode, Sqe};
+
+/// CDW10 of Get Log Page: Retain Asynchronous Event.
+const RAE: u32 = 1 << 15;
 
 /// Property Get (section 6.5).
 #[must_use]
@@ -39,15 +42,14 @@ pub fn identify(cns: Cns, nsid: Nsid) -> Sqe {
 }
 
 /// `len` bytes of a log from its byte `offset` on (section 5.16). `len` is a
-/// multiple of 4 and not 0. Retains asynchronous events.
+/// multiple of 4 and not 0. Retains asynchronous events: see [`releasing_events`].
 #[must_use]
 pub fn get_log_page(lid: u8, nsid: Nsid, offset: u64, len: u32) -> Sqe {
     let numd = len.wrapping_shr(2).saturating_sub(1);
     let [d0, d1, d2, d3] = numd.to_le_bytes();
     let [o0, o1, o2, o3, o4, o5, o6, o7] = offset.to_le_bytes();
-    const RAE: u8 = 0x80;
     let mut sqe = admin(AdminOpcode::GetLogPage).with_nsid(nsid);
-    sqe.cdw10 = u32::from_le_bytes([lid, RAE, d0, d1]).into();
+    sqe.cdw10 = (u32::from_le_bytes([lid, 0, d0, d1]) | RAE).into();
     sqe.cdw11 = u32::from_le_bytes([d2, d3, 0, 0]).into();
     sqe.cdw12 = u32::from_le_bytes([o0, o1, o2, o3]).into();
     sqe.cdw13 = u32::from_le_bytes([o4, o5, o6, o7]).into();
@@ -60,6 +62,31 @@ pub fn set_feature(fid: FeatureId, value: u32) -> Sqe {
     let mut sqe = admin(AdminOpcode::SetFeatures);
     sqe.cdw10 = u32::from(fid.code()).into();
     sqe.cdw11 = value.into();
+    sqe
+}
+
+/// The same Get Log Page, which lets asynchronous events go that this log explains: the
+/// controller may report the next of their kind. For the last read of a log; one before it
+/// would let go what is not wholly read.
+#[must_use]
+pub fn releasing_events(mut get_log_page: Sqe) -> Sqe {
+    get_log_page.cdw10 = (get_log_page.cdw10.get() & !RAE).into();
+    get_log_page
+}
+
+/// Asynchronous Event Request (section 5.2).
+#[must_use]
+pub fn async_event_request() -> Sqe {
+    admin(AdminOpcode::AsyncEventRequest)
+}
+
+/// Abort of a command (section 5.1).
+#[must_use]
+pub fn abort(qid: Qid, cid: Cid) -> Sqe {
+    let [q0, q1] = qid.0.to_le_bytes();
+    let [c0, c1] = cid.0.to_le_bytes();
+    let mut sqe = admin(AdminOpcode::Abort);
+    sqe.cdw10 = u32::from_le_bytes([q0, q1, c0, c1]).into();
     sqe
 }
 
@@ -159,6 +186,15 @@ mod tests {
     }
 
     #[test]
+    fn the_last_read_of_a_log_releases_events() {
+        let read = get_log_page(0x70, Nsid(0), 0, 1024);
+        expect(
+            releasing_events(read),
+            &[(0, &[0x02, 0x40]), (40, &[0x70, 0, 0xFF, 0])],
+        );
+    }
+
+    #[test]
     fn admin_commands() {
         expect(
             identify(Cns::Controller, Nsid(0)),
@@ -169,6 +205,11 @@ mod tests {
             &[(0, &[0x09, 0x40]), (40, &[7, 0, 0, 0, 3, 0, 3, 0])],
         );
         expect(keep_alive(), &[(0, &[0x18, 0x40])]);
+        expect(async_event_request(), &[(0, &[0x0C, 0x40])]);
+        expect(
+            abort(Qid(0x0102), Cid(0x0304)),
+            &[(0, &[0x08, 0x40]), (40, &[2, 1, 4, 3])],
+        );
     }
 
     #[test]

@@ -1,14 +1,19 @@
-//! Bring-up of a controller (section 3.5.1), and then its keep alive: what the
-//! host's side of an Admin Queue does by itself.
+//! Bring-up of a controller (section 3.5.1), and then what the host's side of an Admin
+//! Queue does by itself: keep alive, asynchronous events, Abort of commands that are late.
 //!
 //! Drive it so: while [`Controller::poll_command`] gives a request, submit it, and
-//! hand its completion to [`Controller::completed`]; call
-//! [`Controller::handle_timeout`] when [`Controller::poll_timeout`] says so. There
-//! is never more than one of its requests under way. After an error it does nothing.
+//! hand its completion to [`Controller::completed`] with the token that came with it; call
+//! [`Controller::handle_timeout`] when [`Controller::poll_timeout`] says so. After an error
+//! it does nothing: the association is lost, which [`super::recovery`] is about.
+//!
+//! At most [`OWN_COMMANDS`] of its requests are under way, so a queue that leaves room for
+//! as many ([`CALLER_COMMANDS`] is for all others) never keeps one of them waiting, whatever
+//! else is asked of the controller.
 use core::time::Duration;
 
 use zerocopy::FromBytes;
 
+use super::abort::Aborts;
 use super::queue::Connect;
 use super::{Error, Identity, Request, Step, command};
 use crate::tcp::host::Data;
@@ -16,13 +21,24 @@ use crate::time::{Instant, sooner};
 use crate::wire::connect::ConnectData;
 use crate::wire::cqe::Cqe;
 use crate::wire::feature::{FeatureId, NumberOfQueues};
-use crate::wire::identify::{Cns, ControllerType, Ctratt, IdentifyController};
-use crate::wire::ids::{Cntlid, Nqn, Nsid, Qid};
+use crate::wire::identify::{Cns, ControllerType, Ctratt, IdentifyController, Oaes};
+use crate::wire::ids::{Cid, Cntlid, Nqn, Nsid, Qid};
+use crate::wire::log::AsyncEvent;
 use crate::wire::property::{Cap, Cc, CommandSets, Csts, Property, Shn, Vs, css};
 use crate::wire::sqe::Sqe;
 
 /// Entries of an Admin Queue: the least that a controller offers.
 pub const ADMIN_ENTRIES: u32 = 32;
+
+/// Requests of the machine that may be under way at a time: a step of the bring-up or the
+/// shutdown, Keep Alive, Abort, and Asynchronous Event Request, which may take for ever.
+pub const OWN_COMMANDS: u32 = 4;
+
+/// Commands of others that may be under way at a time.
+pub const CALLER_COMMANDS: u32 = ADMIN_ENTRIES - 1 - OWN_COMMANDS;
+
+/// How long a command that is late is given to end, at most.
+const ABORT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The first and the longest pause between two looks at CSTS.
 const READY_PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
@@ -40,6 +56,8 @@ pub struct Config {
     pub kato: Duration,
     /// I/O queues wanted; none of a discovery controller.
     pub io_queues: u16,
+    /// Ask for asynchronous events: all that the controller offers (OAES).
+    pub events: bool,
     /// How long the controller may take for a command of the bring-up.
     pub command_timeout: Duration,
 }
@@ -79,8 +97,53 @@ pub struct Capabilities {
 pub enum Event {
     /// The controller is ready.
     Ready(Capabilities),
+    /// The controller reports an event. It reports no other of its kind until the log page
+    /// that the event names was read to the end, by a command that
+    /// [`command::releasing_events`].
+    Async(AsyncEvent),
     /// It accepted the shutdown: close the connections.
     ShutDown,
+}
+
+/// Which of the machine's requests it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token {
+    /// A step of the bring-up or the shutdown.
+    Step,
+    /// Keep Alive.
+    KeepAlive,
+    /// Abort.
+    Abort,
+    /// Asynchronous Event Request. Its answer comes when something happens.
+    AsyncEvent,
+}
+
+/// One kind of request, of which one is under way at a time.
+#[derive(Debug, Default)]
+struct Turn {
+    /// When the next is due.
+    due: Option<Instant>,
+    /// By when the one under way must be answered.
+    answer_by: Option<Instant>,
+}
+
+impl Turn {
+    /// Whether one is due.
+    fn begin(&mut self, now: Instant, patience: Duration) -> bool {
+        let due = self.due.is_some_and(|due| due <= now);
+        if due {
+            (self.due, self.answer_by) = (None, Some(now.after(patience)));
+        }
+        due
+    }
+
+    fn is_late(&self, now: Instant) -> bool {
+        self.answer_by.is_some_and(|deadline| deadline <= now)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        sooner(self.due, self.answer_by)
+    }
 }
 
 /// The machine.
@@ -88,16 +151,19 @@ pub enum Event {
 pub struct Controller {
     config: Config,
     step: Step,
-    /// By when the request under way must be answered.
-    answer_by: Option<Instant>,
-    /// When the next request is due; `None` while one is under way, or at the end.
-    next_at: Option<Instant>,
+    /// Of `step`.
+    turn: Turn,
+    keep_alive: Turn,
+    /// Whether to send an Asynchronous Event Request.
+    event_due: bool,
+    aborts: Aborts,
     /// By when the controller must be ready.
     ready_by: Instant,
     pause: Duration,
-    /// It is to be shut down, once nothing is under way.
+    /// It is to be shut down, once no other step is under way.
     stop: bool,
     found: Capabilities,
+    oaes: Oaes,
 }
 
 impl Controller {
@@ -106,8 +172,13 @@ impl Controller {
     pub fn new(config: Config, now: Instant) -> Self {
         Self {
             step: Step::Connect,
-            answer_by: None,
-            next_at: Some(now),
+            turn: Turn {
+                due: Some(now),
+                answer_by: None,
+            },
+            keep_alive: Turn::default(),
+            event_due: false,
+            aborts: Aborts::new(config.command_timeout.min(ABORT_PATIENCE)),
             ready_by: now,
             pause: READY_PAUSE.0,
             stop: false,
@@ -125,21 +196,125 @@ impl Controller {
                 traffic_based_keep_alive: false,
                 cqt: Duration::ZERO,
             },
+            oaes: Oaes::default(),
             config,
         }
     }
 
     /// The next request to submit. If it has data from the host, those are
     /// [`Controller::connect_data`].
-    pub fn poll_command(&mut self, now: Instant) -> Option<Request> {
-        self.next_at.filter(|due| *due <= now)?;
-        self.next_at = None;
-        let patience = match self.step {
-            Step::KeepAlive => self.config.kato,
-            _ => self.config.command_timeout,
+    pub fn poll_command(&mut self, now: Instant) -> Option<(Token, Request)> {
+        if self.keep_alive.begin(now, self.config.kato) {
+            return Some((Token::KeepAlive, Request::bare(command::keep_alive())));
+        }
+        if self.turn.begin(now, self.config.command_timeout) {
+            return Some((Token::Step, self.request()));
+        }
+        if let Some(abort) = self.aborts.poll_command() {
+            return Some((Token::Abort, abort));
+        }
+        let event = core::mem::take(&mut self.event_due);
+        event.then(|| {
+            let request = Request::bare(command::async_event_request());
+            (Token::AsyncEvent, request)
+        })
+    }
+
+    /// The data of the Connect command.
+    #[must_use]
+    pub fn connect_data(&self) -> ConnectData {
+        Connect::data(&self.config.host, &self.config.subnqn, self.config.cntlid)
+    }
+
+    /// A request was answered; `data` is what came with that.
+    ///
+    /// # Errors
+    /// There is no controller to be had, or no more.
+    pub fn completed(
+        &mut self,
+        token: Token,
+        cqe: &Cqe,
+        data: &[u8],
+        now: Instant,
+    ) -> Result<Option<Event>, Error> {
+        let outcome = match token {
+            Token::Step => self.step_completed(cqe, data, now),
+            Token::KeepAlive => self.kept_alive(cqe, now).map(|()| None),
+            Token::Abort => {
+                self.aborts.completed();
+                Ok(None)
+            }
+            Token::AsyncEvent => Ok(self.happened(cqe)),
         };
-        self.answer_by = Some(now.after(patience));
-        Some(match self.step {
+        outcome.inspect_err(|_| self.end())
+    }
+
+    /// A command of another, of any of the controller's queues, was not answered in time. It
+    /// is aborted; say so when it ends, [`Controller::ended`].
+    ///
+    /// # Errors
+    /// [`Error::Unanswered`]: so many are late that the controller is not worth any more time.
+    pub fn timed_out(&mut self, qid: Qid, cid: Cid, now: Instant) -> Result<(), Error> {
+        let outcome = self.aborts.timed_out(qid, cid, now);
+        outcome.inspect_err(|_| self.end())
+    }
+
+    /// A command that was late ended.
+    pub fn ended(&mut self, qid: Qid, cid: Cid) {
+        self.aborts.ended(qid, cid);
+    }
+
+    /// Shuts the controller down, as soon as no other step is under way.
+    pub fn shut_down(&mut self, now: Instant) {
+        self.stop = true;
+        self.keep_alive.due = None;
+        self.event_due = false;
+        if self.turn.answer_by.is_none() {
+            self.go_on(Step::ShutDown, now);
+        }
+    }
+
+    /// Whether a request is under way whose answer is awaited for a limited time.
+    #[must_use]
+    pub const fn is_waiting(&self) -> bool {
+        self.turn.answer_by.is_some() || self.keep_alive.answer_by.is_some()
+    }
+
+    /// When something is to be done: ask [`Controller::poll_command`], and call
+    /// [`Controller::handle_timeout`].
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let event = self.event_due.then_some(Instant::ZERO);
+        let turns = sooner(self.turn.poll_timeout(), self.keep_alive.poll_timeout());
+        sooner(sooner(turns, event), self.aborts.poll_timeout())
+    }
+
+    /// Time passed.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]: the controller did not answer. [`Error::Unanswered`]: it did not
+    /// answer another's command.
+    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), Error> {
+        let outcome = if self.turn.is_late(now) {
+            Err(Error::Timeout(self.step))
+        } else if self.keep_alive.is_late(now) {
+            Err(Error::Timeout(Step::KeepAlive))
+        } else {
+            self.aborts.handle_timeout(now)
+        };
+        outcome.inspect_err(|_| self.end())
+    }
+
+    /// Nothing more is asked of the controller.
+    fn end(&mut self) {
+        (self.turn, self.keep_alive) = (Turn::default(), Turn::default());
+        self.event_due = false;
+        self.aborts = Aborts::new(Duration::ZERO);
+    }
+
+    /// Of the step that is due.
+    fn request(&self) -> Request {
+        match self.step {
             Step::Connect => self.connect().request(),
             Step::Capabilities => Request::bare(command::property_get(Property::Cap)),
             Step::Version => Request::bare(command::property_get(Property::Vs)),
@@ -160,33 +335,32 @@ impl Controller {
                     queues.to_dword(),
                 ))
             }
+            // The bits are the same in both (section 5.27.1.8).
+            Step::Events => Request::bare(command::set_feature(
+                FeatureId::AsyncEventConfig,
+                self.oaes.bits(),
+            )),
             Step::KeepAlive => Request::bare(command::keep_alive()),
             Step::ShutDown => Request::bare(self.set_cc(Shn::Normal)),
-        })
+        }
     }
 
-    /// The data of the Connect command.
-    #[must_use]
-    pub fn connect_data(&self) -> ConnectData {
-        Connect::data(&self.config.host, &self.config.subnqn, self.config.cntlid)
-    }
-
-    /// A request was answered; `data` is what came with that.
-    ///
-    /// # Errors
-    /// There is no controller to be had.
-    pub fn completed(
+    fn step_completed(
         &mut self,
         cqe: &Cqe,
         data: &[u8],
         now: Instant,
     ) -> Result<Option<Event>, Error> {
-        self.answer_by = None;
+        self.turn.answer_by = None;
         if self.step == Step::Connect {
             self.found.cntlid = self.connect().completed(cqe)?.cntlid;
             return Ok(self.go_on(Step::Capabilities, now));
         }
         let (status, result) = (cqe.status(), cqe.result.get());
+        if self.step == Step::Events {
+            // Whoever refuses will have little to report.
+            return Ok(self.ready(now));
+        }
         if !status.is_success() {
             return Err(Error::refused(self.step, status, result));
         }
@@ -215,54 +389,62 @@ impl Controller {
                 if self.config.io_queues > 0 {
                     return Ok(self.go_on(Step::Queues, now));
                 }
-                Ok(Some(self.ready(now)))
+                Ok(self.last_step(now))
             }
             Step::Queues => {
                 let granted = NumberOfQueues::from_dword(cqe.dw0());
                 let granted = granted.nsq.min(granted.ncq);
                 let wanted = self.config.io_queues;
                 self.found.io_queues = u16::try_from(granted).unwrap_or(wanted).min(wanted);
-                Ok(Some(self.ready(now)))
+                Ok(self.last_step(now))
             }
-            Step::KeepAlive => {
-                self.keep_alive(now);
-                Ok(None)
+            Step::ShutDown => {
+                self.end();
+                Ok(Some(Event::ShutDown))
             }
-            Step::ShutDown => Ok(Some(Event::ShutDown)),
+            Step::Events | Step::KeepAlive => Ok(None),
         }
     }
 
-    /// Shuts the controller down, as soon as no request is under way.
-    pub fn shut_down(&mut self, now: Instant) {
-        self.stop = true;
-        if self.answer_by.is_none() {
-            self.go_on(Step::ShutDown, now);
+    fn kept_alive(&mut self, cqe: &Cqe, now: Instant) -> Result<(), Error> {
+        self.keep_alive.answer_by = None;
+        let status = cqe.status();
+        if !status.is_success() {
+            return Err(Error::refused(Step::KeepAlive, status, 0));
         }
-    }
-
-    /// Whether a request is under way.
-    #[must_use]
-    pub const fn is_waiting(&self) -> bool {
-        self.answer_by.is_some()
-    }
-
-    /// When something is to be done: ask [`Controller::poll_command`], and call
-    /// [`Controller::handle_timeout`].
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        sooner(self.answer_by, self.next_at)
-    }
-
-    /// Time passed.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`]: the controller did not answer.
-    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), Error> {
-        if self.answer_by.is_some_and(|deadline| deadline <= now) {
-            (self.answer_by, self.next_at) = (None, None);
-            return Err(Error::Timeout(self.step));
-        }
+        self.keep_alive_later(now);
         Ok(())
+    }
+
+    /// A request that fails would fail again: there are no events then.
+    fn happened(&mut self, cqe: &Cqe) -> Option<Event> {
+        if !cqe.status().is_success() {
+            return None;
+        }
+        self.event_due = !self.stop;
+        Some(Event::Async(AsyncEvent::from_dw0(cqe.dw0())))
+    }
+
+    fn last_step(&mut self, now: Instant) -> Option<Event> {
+        if self.config.events && self.oaes != Oaes::default() {
+            return self.go_on(Step::Events, now);
+        }
+        self.ready(now)
+    }
+
+    fn ready(&mut self, now: Instant) -> Option<Event> {
+        if self.stop {
+            return self.go_on(Step::ShutDown, now);
+        }
+        self.event_due = self.config.events;
+        self.keep_alive_later(now);
+        Some(Event::Ready(self.found))
+    }
+
+    /// Half of the time, so that one that is late or lost does no harm.
+    fn keep_alive_later(&mut self, now: Instant) {
+        let half = self.config.kato.checked_div(2).unwrap_or_default();
+        self.keep_alive.due = (half > Duration::ZERO && !self.stop).then(|| now.after(half));
     }
 
     fn connect(&self) -> Connect {
@@ -277,7 +459,7 @@ impl Controller {
 
     fn go_on(&mut self, step: Step, now: Instant) -> Option<Event> {
         self.step = if self.stop { Step::ShutDown } else { step };
-        self.next_at = Some(now);
+        self.turn.due = Some(now);
         None
     }
 
@@ -319,7 +501,7 @@ impl Controller {
         } else if now >= self.ready_by {
             return Err(Error::Timeout(Step::Ready));
         } else {
-            self.next_at = Some(now.after(self.pause));
+            self.turn.due = Some(now.after(self.pause));
             self.pause = self.pause.saturating_mul(2).min(READY_PAUSE.1);
         }
         Ok(())
@@ -342,6 +524,7 @@ impl Controller {
         if self.config.kato > Duration::ZERO && identify.kas.get() == 0 {
             return Err(Error::Unusable("it has no keep alive (KAS is 0)"));
         }
+        self.oaes = identify.oaes;
         found.kas = identify.kas.get();
         found.traffic_based_keep_alive = identify.ctratt.contains(Ctratt::TBKAS);
         found.cqt = Duration::from_millis(identify.cqt.get().into());
@@ -361,19 +544,5 @@ impl Controller {
             found.queue_entries = found.queue_entries.min(most);
         }
         Ok(())
-    }
-
-    fn ready(&mut self, now: Instant) -> Event {
-        self.keep_alive(now);
-        Event::Ready(self.found)
-    }
-
-    /// Half of the time, so that one that is late or lost does no harm.
-    fn keep_alive(&mut self, now: Instant) {
-        self.go_on(Step::KeepAlive, now);
-        if !self.stop {
-            let half = self.config.kato.checked_div(2).unwrap_or_default();
-            self.next_at = (half > Duration::ZERO).then(|| now.after(half));
-        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`controller`] | bring-up of a controller, then keep alive: one machine for the Admin Queue |
+//! | [`controller`] | bring-up of a controller, then keep alive, events, Abort: one machine for the Admin Queue |
 //! | [`queue`] | Connect, by which a connection becomes a queue |
 //! | [`command`] | commands, composed |
 //! | [`recovery`] | what to do about a controller that was lost |
@@ -18,6 +18,7 @@
     clippy::cast_possible_truncation
 )]
 
+mod abort;
 pub mod command;
 pub mod controller;
 pub mod queue;
@@ -28,7 +29,7 @@ use core::fmt;
 use crate::tcp::fatal::Fatal;
 use crate::tcp::host::Data;
 use crate::wire::connect::InvalidParameter;
-use crate::wire::ids::{HostId, Nqn};
+use crate::wire::ids::{Cid, HostId, Nqn, Qid};
 use crate::wire::sqe::Sqe;
 use crate::wire::status::Status;
 
@@ -79,6 +80,8 @@ pub enum Step {
     Identify,
     /// Set Features, Number of Queues.
     Queues,
+    /// Set Features, Asynchronous Event Configuration.
+    Events,
     /// Keep Alive.
     KeepAlive,
     /// Property Set of CC.SHN.
@@ -95,6 +98,7 @@ impl fmt::Display for Step {
             Self::Ready => "Property Get of CSTS",
             Self::Identify => "Identify Controller",
             Self::Queues => "Set Features, Number of Queues",
+            Self::Events => "Set Features, Asynchronous Event Configuration",
             Self::KeepAlive => "Keep Alive",
             Self::ShutDown => "Property Set of CC.SHN",
         })
@@ -119,6 +123,14 @@ pub enum Error {
     },
     /// The controller did not answer in time; of [`Step::Ready`]: it was not ready in time.
     Timeout(Step),
+    /// A command was not answered in time, and neither was it when it was to be aborted: the
+    /// connections are to be shut.
+    Unanswered {
+        /// The queue.
+        qid: Qid,
+        /// The command.
+        cid: Cid,
+    },
     /// CSTS.CFS: the controller failed.
     ControllerFailed,
     /// The host would have to authenticate itself, which it cannot.
@@ -161,6 +173,10 @@ impl fmt::Display for Error {
             }
             Self::Timeout(Step::Ready) => f.write_str("the controller was not ready in time"),
             Self::Timeout(step) => write!(f, "the controller did not answer {step} in time"),
+            Self::Unanswered { qid, cid } => write!(
+                f,
+                "command {cid} of queue {qid} was neither answered nor aborted in time"
+            ),
             Self::ControllerFailed => f.write_str("the controller failed (CSTS.CFS)"),
             Self::AuthenticationRequired => {
                 f.write_str("the controller asks for authentication, which is not supported yet")

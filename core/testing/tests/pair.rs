@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nvmf_core::host::Identity;
-use nvmf_core::host::controller::{self, Capabilities, Controller};
+use nvmf_core::host::controller::{self, Capabilities, Controller, Token};
 use nvmf_core::tcp::host::{Config, Data, Event, HostQueue};
 use nvmf_core::tcp::target;
 use nvmf_core::tcp::tx::MAX_HEAD;
@@ -166,14 +166,14 @@ fn identity() -> Identity {
 /// What the controller's machine wants, until it waits; what it found, if it got ready.
 fn settle(rig: &mut Rig<Heap>, admin: &mut Queue, host: &mut Controller) -> Option<Capabilities> {
     let mut found = None;
-    while let Some(request) = host.poll_command(rig.target.now) {
+    while let Some((token, request)) = host.poll_command(rig.target.now) {
         let bytes = match request.data {
             Data::Nothing => Vec::new(),
             Data::ToHost(len) => vec![0; len as usize],
             Data::FromHost(_) => connect_data(host),
         };
         let (cqe, data) = admin.call(rig, &request.sqe, request.data, bytes);
-        match host.completed(&cqe, &data, rig.target.now) {
+        match host.completed(token, &cqe, &data, rig.target.now) {
             Ok(None) => {}
             Ok(Some(controller::Event::Ready(capabilities))) => found = Some(capabilities),
             other => panic!("{other:?}"),
@@ -200,6 +200,7 @@ fn controller_of(rig: &Rig<Heap>) -> Controller {
         cntlid: Cntlid::DYNAMIC,
         kato: Duration::from_secs(5),
         io_queues: 2,
+        events: false,
         command_timeout: Duration::from_secs(10),
     };
     Controller::new(config, rig.target.now)
@@ -298,7 +299,7 @@ fn bring_up_with(how: How, wrong: usize, flipped: u8) -> (usize, Option<Capabili
     let mut host = controller_of(&rig);
     let mut sent = 0;
     for _ in 0..1000 {
-        if let Some(request) = host.poll_command(rig.target.now) {
+        if let Some((_, request)) = host.poll_command(rig.target.now) {
             let bytes = match request.data {
                 Data::Nothing => Vec::new(),
                 Data::ToHost(len) => vec![0; len as usize],
@@ -333,7 +334,7 @@ fn bring_up_with(how: How, wrong: usize, flipped: u8) -> (usize, Option<Capabili
             };
             let data = &queue.buffers.0[slot.index()];
             let data = &data[..data.len().min(received as usize)];
-            match host.completed(&cqe, data, rig.target.now) {
+            match host.completed(Token::Step, &cqe, data, rig.target.now) {
                 Ok(None) => {}
                 Ok(Some(controller::Event::Ready(found))) => return (sent, Some(found)),
                 Ok(Some(event)) => panic!("{event:?}"),

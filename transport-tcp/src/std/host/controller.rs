@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant as Clock};
 
-use nvmf_core::host::controller::{self as machine, Capabilities, Event};
+use nvmf_core::host::controller::{self as machine, Capabilities, Event, Token};
 use nvmf_core::host::queue::Connect;
 use nvmf_core::host::{self, Identity, command};
 use nvmf_core::tcp::host::{self as transport, Data};
@@ -29,8 +29,23 @@ const MAX_ENTRIES: u64 = 16 * 1024;
 /// How often a discovery log is read again because it changed meanwhile.
 const LOG_ATTEMPTS: u32 = 10;
 
-/// Tag of the bring-up machine's commands.
-const OWN: u64 = u64::MAX;
+/// Tags of the bring-up machine's commands: the last ones, in this order.
+const OWN: [Token; 4] = [
+    Token::Step,
+    Token::KeepAlive,
+    Token::Abort,
+    Token::AsyncEvent,
+];
+
+fn tag(token: Token) -> u64 {
+    let index = OWN.iter().position(|own| *own == token);
+    u64::MAX - index.map_or(0, |index| index as u64)
+}
+
+fn token(tag: u64) -> Option<Token> {
+    let index = usize::try_from(u64::MAX - tag).ok()?;
+    OWN.get(index).copied()
+}
 
 /// How a host connects. Start from [`Options::default`].
 #[derive(Clone, Debug)]
@@ -170,6 +185,7 @@ impl Controller {
                 options.keep_alive
             },
             io_queues: if discovery { 0 } else { options.io_queues },
+            events: !discovery,
             command_timeout: options.command_timeout,
         };
         let mut admin = Admin {
@@ -504,7 +520,7 @@ impl Admin {
     fn step(&mut self, most: Option<Duration>) -> Result<Option<Event>, Error> {
         let now = self.queue.now();
         self.machine.handle_timeout(now)?;
-        if let Some(request) = self.machine.poll_command(now) {
+        while let Some((token, request)) = self.machine.poll_command(now) {
             let payload = match request.data {
                 Data::Nothing => Payload::Nothing,
                 Data::ToHost(len) => Payload::Read(Buffer::zeroed(len as usize)),
@@ -512,24 +528,33 @@ impl Admin {
                     Payload::Write(buffer_of(self.machine.connect_data().as_bytes()))
                 }
             };
-            // It has one at a time, and callers leave room for it.
-            let _ = self.queue.submit(&request.sqe, payload, OWN);
+            // Callers have one at a time, which leaves room for all of these.
+            let _ = self.queue.submit(&request.sqe, payload, tag(token));
         }
         let before = self.completions.len();
         self.queue.poll(&mut self.completions)?;
-        if self.completions.len() == before {
+        if self.completions.len() == before && self.own().is_none() {
             let due = self.machine.poll_timeout();
             let wait = due.map_or(Duration::MAX, |due| due.since(self.queue.now()));
             self.queue.wait(wait.min(most.unwrap_or(Duration::MAX)))?;
             self.queue.poll(&mut self.completions)?;
         }
-        let own = self.completions.iter().position(|done| done.tag == OWN);
-        let Some(index) = own else {
+        let Some((index, token)) = self.own() else {
             return Ok(None);
         };
         let done = self.completions.swap_remove(index);
         let now = self.queue.now();
-        Ok(self.machine.completed(&done.cqe, done.data(), now)?)
+        let event = self.machine.completed(token, &done.cqe, done.data(), now)?;
+        if let Some(Event::Async(event)) = event {
+            tracing::info!(%event, "the controller reports");
+        }
+        Ok(event)
+    }
+
+    /// A completion that is the machine's.
+    fn own(&self) -> Option<(usize, Token)> {
+        let mut completions = self.completions.iter().enumerate();
+        completions.find_map(|(index, done)| Some((index, token(done.tag)?)))
     }
 
     /// Sends what is due, and waits for its answer.
