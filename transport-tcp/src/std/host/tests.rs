@@ -234,7 +234,10 @@ fn zeroes_and_what_is_beyond_the_end() {
     }
     match namespace.read(16_383, &mut bytes[..1024]) {
         Err(error @ Error::Failed { .. }) => {
-            assert_eq!(error.to_string(), "Read failed: LBA Out of Range (0/80h)");
+            assert_eq!(
+                error.to_string(),
+                "Read failed: LBA Out of Range (0/80h) DNR"
+            );
         }
         outcome => panic!("{outcome:?}"),
     }
