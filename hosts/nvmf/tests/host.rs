@@ -4,8 +4,6 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 #[allow(dead_code, reason = "other tests need the rest")]
 mod common;
@@ -199,10 +197,6 @@ fn what_is_refused_is_explained() {
     assert!(error.contains("no namespace 9; it has 1"), "{error}");
     let error = failure(2, &["read", &format!("nvme+tcp://{}", target.addr)]);
     assert!(error.contains("names no subsystem"), "{error}");
-    let error = failure(1, &["bench", &url(&target), "--bs", "1000"]);
-    assert!(error.contains("--bs must be a whole number"), "{error}");
-    let error = failure(1, &["bench", &url(&target), "--iodepth", "0"]);
-    assert!(error.contains("--iodepth must be 1 to 128"), "{error}");
 }
 
 #[test]
@@ -227,48 +221,11 @@ fn arguments_that_make_no_sense_are_explained() {
         (&["discover"][..], "<URL>"),
         (&["discover", "192.0.2.7"], "a URL begins with nvme+tcp://"),
         (&["read", "nvme+tcp://h/nqn.a?nsid=0"], "is no NSID"),
-        (
-            &["bench", "nvme+tcp://h/nqn.a", "--rw", "erase"],
-            "randread",
-        ),
-        (
-            &["bench", "nvme+tcp://h/nqn.a", "--runtime", "0"],
-            "number of seconds",
-        ),
     ] {
         let output = nvmf(args);
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
         assert!(error.contains(explanation), "{args:?}: {error}");
-    }
-}
-
-#[test]
-fn bench_tells_programs_and_people() {
-    let target = Target::start(&["--ram", "4M"]);
-    for rw in ["read", "write", "randread", "randwrite", "randrw"] {
-        let url = url(&target);
-        let args = [
-            "bench",
-            &url,
-            "--rw",
-            rw,
-            "--iodepth",
-            "4",
-            "--runtime",
-            "0.2",
-        ];
-        let json = output(&[&args[..], &["--output", "json", "--ddgst"]].concat());
-        assert!(json.contains(&format!("\"rw\":\"{rw}\"")), "{json}");
-        for (direction, expected) in [
-            ("read", !rw.contains("write")),
-            ("write", rw.contains("w") && rw != "randread"),
-        ] {
-            let none = json.contains(&format!("\"{direction}\":{{\"total_ios\":0,"));
-            assert_eq!(none, !expected, "{rw}: {json}");
-        }
-        let table = output(&[&args[..], &["--hipri"]].concat());
-        assert!(table.contains(&format!("\n{rw} ")), "{table}");
     }
 }
 
@@ -286,24 +243,5 @@ fn ping_counts() {
     assert!(
         lines[3].starts_with("3 reads, min/avg/max/mdev = "),
         "{shown}"
-    );
-}
-
-#[test]
-fn a_target_that_dies_ends_the_bench() {
-    let target = Target::start(&[]);
-    let url = url(&target);
-    let began = Instant::now();
-    let error = thread::scope(|scope| {
-        let bench =
-            scope.spawn(|| failure(3, &["bench", &url, "--runtime", "60", "--iodepth", "8"]));
-        thread::sleep(Duration::from_millis(700));
-        drop(target);
-        bench.join().unwrap()
-    });
-    assert!(began.elapsed() < Duration::from_secs(30));
-    assert!(
-        error.contains("closed the connection") || error.contains("connection lost"),
-        "{error}"
     );
 }

@@ -110,22 +110,28 @@ impl ConnectArgs {
 
     /// Connects to the subsystem that the URL names.
     pub(crate) fn subsystem(&self, url: &Url) -> anyhow::Result<Controller> {
-        if url.subnqn.is_none() {
-            return Err(exit::usage(format!(
-                "{url} names no subsystem; `nvmf discover {url}` lists what there is"
-            )));
-        }
-        connect(url, &self.options())
+        subsystem(url, &self.options())
     }
 
-    /// The namespace that the URL names, or the only one.
-    pub(crate) fn namespace(&self, url: &Url) -> anyhow::Result<Namespace> {
-        let controller = self.subsystem(url)?;
+    /// The namespace that the URL names, or the only one, by `count` connections, each of
+    /// which holds `depth` commands or more, if the controller can.
+    pub(crate) fn namespaces(
+        &self,
+        url: &Url,
+        count: u16,
+        depth: u16,
+    ) -> anyhow::Result<Vec<Namespace>> {
+        let mut options = self.options();
+        options.queue_depth = options.queue_depth.max(depth.into());
+        options.io_queues = options.io_queues.max(count);
+        let controller = subsystem(url, &options)?;
         let nsid = match url.nsid {
             Some(nsid) => nsid,
             None => only_namespace(&controller)?,
         };
-        Ok(controller.namespace(nsid)?)
+        (0..count)
+            .map(|_| Ok(controller.namespace(nsid)?))
+            .collect()
     }
 }
 
@@ -170,6 +176,15 @@ fn one_nsid(url: &Url, option: Option<u32>) -> anyhow::Result<Option<Nsid>> {
         ))),
         (url, option) => Ok(option.or(url)),
     }
+}
+
+fn subsystem(url: &Url, options: &Options) -> anyhow::Result<Controller> {
+    if url.subnqn.is_none() {
+        return Err(exit::usage(format!(
+            "{url} names no subsystem; `nvmf discover {url}` lists what there is"
+        )));
+    }
+    connect(url, options)
 }
 
 /// Connects; if that is refused, says what to do about it.

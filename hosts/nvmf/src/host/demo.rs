@@ -121,11 +121,12 @@ fn tour(base: &str, args: &Args) -> anyhow::Result<()> {
                 rw,
                 bs: 4096,
                 iodepth,
-                runtime: args.runtime,
+                batch: None,
                 rwmixread: 50,
                 hipri: false,
             };
-            writeln!(out, "{}", measure(&mut namespace, &job)?)?;
+            let report = measure(&mut namespace, &job, args.runtime)?;
+            writeln!(out, "{}", report.rows())?;
             out.flush()?;
         }
     }

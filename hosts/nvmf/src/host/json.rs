@@ -10,11 +10,6 @@ pub(super) fn number(bytes: &[u8]) -> Value {
     Number::from_u128(u128::from_le_bytes(wide)).map_or(Value::Null, Value::Number)
 }
 
-/// A string, quoted.
-pub(super) fn string(text: &str) -> String {
-    Value::from(text).to_string()
-}
-
 /// Bytes as hex digits.
 pub(super) fn hex(bytes: &[u8]) -> Value {
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();

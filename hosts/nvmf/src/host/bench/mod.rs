@@ -1,251 +1,408 @@
 //! `nvmf bench`.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`workload`] | patterns, and where each command goes |
+//! | [`lane`] | a connection under load |
+//! | [`reference`] | the same bytes over a bare socket |
+//! | [`own`], [`threads`] | a target of the bench's own; who runs where |
+//! | [`stamp`] | blocks that can be verified |
+//! | [`tally`], [`histogram`] | what was measured |
+//! | [`live`], [`report`] | what is shown |
 mod histogram;
+mod lane;
+mod live;
+mod own;
+mod reference;
+mod report;
+mod stamp;
+mod tally;
+mod threads;
+mod workload;
 
-use std::fmt;
-use std::io::{self, Write};
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use clap::ValueEnum;
 use nvmf::block::spec::parse_size;
-use nvmf_core::host::command;
-use nvmf_core::wire::sqe::IoOpcode;
 use nvmf_tcp::std::buffer::Buffer;
-use nvmf_tcp::std::host::{Namespace, Payload, Url};
+use nvmf_tcp::std::host::{Namespace, Url};
 
-pub(crate) use self::histogram::Histogram;
-use super::{ConnectArgs, Output};
+use self::lane::{Lane, Part};
+use self::live::{Counter, Eta, Live};
+use self::own::Own;
+use self::reference::{Bare, Shape};
+pub(crate) use self::report::HEADING;
+use self::report::{Comparison, Report};
+use self::tally::Tally;
+use self::threads::{Cores, together};
+use self::workload::{Direction, Limit, xorshift};
+pub(crate) use self::workload::{Job, Rw};
+use super::{ConnectArgs, OutputArgs};
+use crate::exit::usage;
+
+/// How long to run if nothing is said.
+const RUNTIME: Duration = Duration::from_secs(5);
+
+/// Turns of ours and of the bare socket.
+const ROUNDS: u32 = 5;
+
+/// How long our own target, and the reference's peer, poll before they sleep, with --hipri.
+const SPIN: Duration = Duration::from_millis(1);
 
 /// Measure reads and writes of a namespace
+///
+/// Options and JSON are those of fio, as far as they go. Latency is from submission to
+/// completion; IOPS, CPU and JSON are those of all jobs together.
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(after_long_help = "\
 Writes DESTROY what the namespace holds.
 
+Without URL, bench serves 64 MiB of its own memory (or --size, or nothing with --null) on the
+loopback interface, keeps both ends on cores of their own, and measures that.
+
+With --reference, a bare TCP connection within this process moves the same bytes in the same
+pattern, polled or not as the job is, in turns with the job: it is what one can hope for on
+this machine. The ratio of both is the median of 5 rounds. --runtime is for each of the two.
+
 Examples:
-  nvmf bench nvme+tcp://192.0.2.7/NQN --rw randread --bs 4k --iodepth 32
-  nvmf bench nvme+tcp://192.0.2.7/NQN --rw write --bs 128k --ddgst --output json")]
+  nvmf bench --reference --rw randread --bs 4k --iodepth 32 --hipri
+  nvmf bench nvme+tcp://192.0.2.7/NQN --rw randread --bs 4k --iodepth 32 --numjobs 4
+  nvmf bench nvme+tcp://192.0.2.7/NQN --rw write --bs 128k --ddgst --output json
+  nvmf bench nvme+tcp://192.0.2.7/NQN --rw randwrite --size 1G --verify")]
 pub(crate) struct Args {
     /// The namespace: nvme+tcp://HOST[:PORT]/NQN?nsid=N; without nsid the only one
-    url: Url,
+    /// [default: memory of this process]
+    url: Option<Url>,
+
+    /// Without URL, serve nothing instead of memory: zeroes are read, writes vanish
+    #[arg(long, conflicts_with = "url")]
+    null: bool,
 
     /// What to do
-    #[arg(long, value_enum, default_value_t = Rw::Randread)]
+    #[arg(long, visible_alias = "readwrite", value_enum, default_value_t = Rw::Randread)]
     rw: Rw,
 
     /// Bytes of each command, a whole number of blocks
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4k")]
+    #[arg(long, visible_alias = "blocksize", value_name = "SIZE",
+          value_parser = parse_size, default_value = "4k")]
     bs: u64,
 
-    /// Commands under way at a time
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    iodepth: usize,
+    /// Commands under way at a time, of each job
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    iodepth: u16,
 
-    /// Seconds to run
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, default_value = "5")]
-    runtime: Duration,
+    /// Submit so many commands at once, when so many have completed
+    /// [default: as many as have completed]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    iodepth_batch: Option<u16>,
 
-    /// Of randrw, how many percent are reads
+    /// Jobs: each has a connection, a thread, and an equal part of the namespace
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    numjobs: u16,
+
+    /// Of rw and randrw, how many percent are reads
     #[arg(long, value_name = "PERCENT", default_value_t = 50,
           value_parser = clap::value_parser!(u8).range(0..=100))]
     rwmixread: u8,
 
-    /// Poll for completions instead of sleeping: lower latency, for a core's whole time
+    /// Seconds to run [default: 5; until --io-size is done; with --verify, once through]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    runtime: Option<Duration>,
+
+    /// Use only the first so many bytes of the namespace [default: all]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    size: Option<u64>,
+
+    /// Stop when each job has moved so many bytes
+    #[arg(long, visible_alias = "io_size", value_name = "SIZE", value_parser = parse_size)]
+    io_size: Option<u64>,
+
+    /// Poll for completions and never sleep: lower latency, for a core's whole time
     #[arg(long)]
     hipri: bool,
 
-    /// What to print
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    output: Output,
+    /// Stamp each block that is written with a CRC32C, and check what is read. In the end,
+    /// read back all that was written. Reads alone check what an earlier run wrote
+    #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true,
+          default_missing_value = "crc32c")]
+    verify: Option<Verify>,
+
+    /// Run the same pattern over a bare TCP connection in turns, and print the ratio
+    #[arg(long, conflicts_with_all = ["verify", "io_size"])]
+    reference: bool,
+
+    /// When to show on standard error how it goes
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Eta::Auto)]
+    eta: Eta,
+
+    #[command(flatten)]
+    output: OutputArgs,
 
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
-/// Patterns, by fio's names.
+/// How to verify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Rw {
-    /// Reads, in order
-    Read,
-    /// Writes, in order
-    Write,
-    /// Reads, anywhere
-    Randread,
-    /// Writes, anywhere
-    Randwrite,
-    /// Reads and writes, anywhere
-    Randrw,
-}
-
-/// What to measure.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Job {
-    pub(crate) rw: Rw,
-    /// Bytes of a command.
-    pub(crate) bs: u64,
-    pub(crate) iodepth: usize,
-    pub(crate) runtime: Duration,
-    pub(crate) rwmixread: u8,
-    pub(crate) hipri: bool,
-}
-
-/// What was measured.
-pub(crate) struct Report {
-    pub(crate) job: Job,
-    elapsed: Duration,
-    reads: Histogram,
-    writes: Histogram,
+enum Verify {
+    /// By a CRC32C of each block
+    Crc32c,
 }
 
 /// Runs, and prints the report.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let mut namespace = args.connect.namespace(&args.url)?;
-    let job = Job {
-        rw: args.rw,
-        bs: args.bs,
-        iodepth: args.iodepth,
-        runtime: args.runtime,
-        rwmixread: args.rwmixread,
-        hipri: args.hipri,
-    };
-    let report = measure(&mut namespace, &job)?;
-    let mut out = io::stdout().lock();
-    match args.output {
-        Output::Text => writeln!(out, "{HEADING}\n{report}")?,
-        Output::Json => writeln!(out, "{}", report.json())?,
-    }
-    Ok(out.flush()?)
+    let report = args.measure()?;
+    args.output
+        .print(|| format!("{report}\n"), || report.json())?;
+    Ok(())
 }
 
-/// Keeps `job.iodepth` commands under way for `job.runtime`.
-pub(crate) fn measure(namespace: &mut Namespace, job: &Job) -> anyhow::Result<Report> {
-    let mut load = Load::new(namespace, job)?;
-    let mut buffers: Vec<Buffer> = (0..job.iodepth as u64)
-        .map(|seed| noise(seed, job.bs as usize))
-        .collect();
-    let mut started = vec![Instant::now(); job.iodepth];
-    let mut writes = vec![false; job.iodepth];
-    let mut idle: Vec<usize> = (0..job.iodepth).collect();
-    let mut report = Report {
-        job: *job,
-        elapsed: Duration::ZERO,
-        reads: Histogram::new(),
-        writes: Histogram::new(),
-    };
-    let mut completions = Vec::new();
-    let nsid = namespace.nsid();
-    let queue = namespace.queue();
-    let begin = Instant::now();
-    let mut last = begin;
-    loop {
-        let running = last - begin < job.runtime;
-        if !running && queue.outstanding() == 0 {
-            break;
+impl Args {
+    fn job(&self) -> anyhow::Result<Job> {
+        let job = Job {
+            rw: self.rw,
+            bs: self.bs,
+            iodepth: self.iodepth.into(),
+            batch: self.iodepth_batch.map(usize::from),
+            rwmixread: self.rwmixread,
+            hipri: self.hipri,
+        };
+        if job.batch.is_some_and(|batch| batch > job.iodepth) {
+            return Err(usage("--iodepth-batch may not be more than --iodepth"));
         }
-        if running {
-            while let (Some(index), Some(buffer)) = (idle.pop(), buffers.pop()) {
-                let (write, slba) = load.next();
-                let (opcode, payload) = match write {
-                    true => (IoOpcode::Write, Payload::Write(buffer)),
-                    false => (IoOpcode::Read, Payload::Read(buffer)),
-                };
-                let sqe = command::blocks(opcode, nsid, slba, load.nlb);
-                (started[index], writes[index]) = (last, write);
-                queue
-                    .enqueue(&sqe, payload, index as u64)
-                    .map_err(|full| anyhow!("{full}"))?;
-            }
-            queue.flush();
+        if job.rw.direction() == Some(Direction::Trim) && (self.reference || self.verify.is_some())
+        {
+            return Err(usage(
+                "--reference and --verify are for reads and writes only",
+            ));
         }
-        queue.poll(&mut completions)?;
-        if completions.is_empty() {
-            if last - begin > job.runtime + Duration::from_secs(30) {
-                bail!("the target does not answer any more");
-            }
-            if !job.hipri {
-                queue.wait(Duration::from_secs(1))?;
+        if self.url.is_none() && self.verify.is_some() && !job.rw.writes() {
+            return Err(usage(
+                "reads with --verify check what an earlier run wrote: name its URL",
+            ));
+        }
+        Ok(job)
+    }
+
+    /// Without any other limit, once through what is to be verified.
+    fn limit(&self, job: &Job, places: u64) -> Limit {
+        let mut limit = Limit {
+            runtime: self.runtime,
+            commands: self.io_size.map(|size| size.div_ceil(job.bs)),
+        };
+        if limit.runtime.is_none() && limit.commands.is_none() {
+            match self.verify {
+                Some(_) => limit.commands = Some(places),
+                None => limit.runtime = Some(RUNTIME),
             }
         }
-        last = Instant::now();
-        for done in completions.drain(..) {
-            let index = done.tag as usize;
-            let status = done.cqe.status();
-            if !status.is_success() {
-                bail!(
-                    "{} failed: {status}",
-                    if writes[index] { "Write" } else { "Read" }
-                );
+        limit
+    }
+
+    fn measure(&self) -> anyhow::Result<Report> {
+        let job = self.job()?;
+        let spin = if job.hipri { SPIN } else { Duration::ZERO };
+        let (cores, own) = match &self.url {
+            Some(_) => (Cores::default(), None),
+            None => {
+                let cores = Cores::halves();
+                let own = Own::start(self.null, self.size, &cores, spin)?;
+                (cores, Some(own))
             }
-            let histogram = match writes[index] {
-                true => &mut report.writes,
-                false => &mut report.reads,
+        };
+        let url = self.url.as_ref().or(own.as_ref().map(|own| &own.url));
+        let Some(url) = url else {
+            bail!("there is no target");
+        };
+        let mut namespaces = self.connect.namespaces(url, self.numjobs, self.iodepth)?;
+        if own.is_some() && !self.null && job.rw.reads() {
+            fill(&mut namespaces[0])?;
+        }
+        let mut bench = Bench::new(self, job, &mut namespaces, cores, spin)?;
+        bench.run()
+    }
+}
+
+/// Everything that runs.
+struct Bench<'a> {
+    job: Job,
+    lanes: Vec<Lane<'a>>,
+    bare: Option<Bare>,
+    cores: Cores,
+    limit: Limit,
+    verify: bool,
+    digests: (bool, bool),
+    live: Live,
+}
+
+impl<'a> Bench<'a> {
+    fn new(
+        args: &Args,
+        job: Job,
+        namespaces: &'a mut [Namespace],
+        cores: Cores,
+        spin: Duration,
+    ) -> anyhow::Result<Self> {
+        let Some(first) = namespaces.first_mut() else {
+            bail!("there is no job to run");
+        };
+        let digests = first.queue().digests();
+        let verify = args.verify.is_some();
+        let bare = if args.reference {
+            let shape = Shape {
+                payload: usize::try_from(job.bs)?,
+                header_digest: digests.header,
+                data_digest: digests.data,
+                in_capsule: job.bs <= first.controller().capabilities().inline_data.into(),
+                // Queues are asked to do without SQ flow control, of which this comes.
+                success: true,
             };
-            histogram.record(last - started[index]);
-            buffers.extend(done.buffer);
-            idle.push(index);
-        }
-    }
-    report.elapsed = last - begin;
-    Ok(report)
-}
-
-/// Where the next command goes.
-struct Load {
-    rw: Rw,
-    rwmixread: u8,
-    /// Blocks of a command.
-    nlb: u32,
-    /// Places for a command.
-    places: u64,
-    at: u64,
-    random: u64,
-}
-
-impl Load {
-    fn new(namespace: &mut Namespace, job: &Job) -> anyhow::Result<Self> {
-        let block_size = u64::from(namespace.block_size());
-        let most = u64::from(namespace.controller().capabilities().transfer);
-        if job.bs == 0 || !job.bs.is_multiple_of(block_size) {
-            bail!("--bs must be a whole number of blocks, which have {block_size} bytes");
-        }
-        if job.bs > most.min(block_size << 16) {
-            bail!("--bs is more than a command may move here, {most} bytes");
-        }
-        let depth = namespace.queue().depth();
-        if !(1..=depth).contains(&job.iodepth) {
-            bail!("--iodepth must be 1 to {depth} here");
-        }
-        let nlb = job.bs / block_size;
-        let places = namespace.blocks() / nlb;
-        if places == 0 {
-            bail!("the namespace is smaller than --bs");
-        }
+            let workers = cores.target.len().max(1);
+            Some(Bare::new(&shape, &job, args.numjobs, workers, spin)?)
+        } else {
+            None
+        };
+        let parts = Part::of(first, &job, args.size, args.numjobs.into())?;
+        let limit = args.limit(&job, parts[0].places);
+        let lanes = (0..)
+            .zip(namespaces)
+            .zip(parts)
+            .map(|((seed, namespace), part)| Lane::new(namespace, &job, part, verify, seed))
+            .collect::<anyhow::Result<Vec<_>>>()?;
         Ok(Self {
-            rw: job.rw,
-            rwmixread: job.rwmixread,
-            nlb: u32::try_from(nlb)?,
-            places,
-            at: 0,
-            random: 0x9E37_79B9_7F4A_7C15,
+            job,
+            lanes,
+            bare,
+            cores,
+            limit,
+            verify,
+            digests: (digests.header, digests.data),
+            live: Live::new(args.eta, job.bs),
         })
     }
 
-    /// Whether to write, and the first block.
-    fn next(&mut self) -> (bool, u64) {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        let place = match self.rw {
-            Rw::Read | Rw::Write => self.at,
-            _ => ((u128::from(self.random) * u128::from(self.places)) >> 64) as u64,
+    fn run(&mut self) -> anyhow::Result<Report> {
+        let mut tally = Tally::new();
+        let mut reference = None;
+        if self.bare.is_some() {
+            reference = Some(self.in_turns(&mut tally)?);
+        } else {
+            tally = self.ours(self.limit)?;
+        }
+        let read_back = if self.verify {
+            Some(self.read_back()?)
+        } else {
+            None
         };
-        self.at = (self.at + 1) % self.places;
-        let write = match self.rw {
-            Rw::Read | Rw::Randread => false,
-            Rw::Write | Rw::Randwrite => true,
-            Rw::Randrw => self.random % 100 >= u64::from(self.rwmixread),
-        };
-        (write, place * u64::from(self.nlb))
+        Ok(Report {
+            job: self.job,
+            numjobs: u16::try_from(self.lanes.len())?,
+            digests: self.digests,
+            tally,
+            reference,
+            read_back,
+        })
     }
+
+    fn ours(&mut self, limit: Limit) -> anyhow::Result<Tally> {
+        let name = self.job.rw.to_string();
+        let lanes = self.lanes.iter_mut();
+        let tallies = together(
+            lanes,
+            &self.cores.host,
+            &self.live,
+            &name,
+            |lane, counter| lane.run(limit, counter),
+        )?;
+        Ok(Tally::of_all(&tallies))
+    }
+
+    fn bare(&mut self, limit: Limit) -> anyhow::Result<Tally> {
+        match &mut self.bare {
+            Some(bare) => bare.run(limit, &self.cores, &self.live),
+            None => Ok(Tally::new()),
+        }
+    }
+
+    /// Ours and the bare socket in turns, each first in every other round.
+    fn in_turns(&mut self, tally: &mut Tally) -> anyhow::Result<Comparison> {
+        let limit = Limit {
+            runtime: self.limit.runtime.map(|runtime| runtime / ROUNDS),
+            commands: None,
+        };
+        let mut comparison = Comparison {
+            tally: Tally::new(),
+            rounds: Vec::new(),
+        };
+        for round in 0..ROUNDS {
+            let (ours, bare);
+            if round % 2 == 0 {
+                ours = self.ours(limit)?;
+                thread::sleep(2 * SPIN);
+                bare = self.bare(limit)?;
+            } else {
+                bare = self.bare(limit)?;
+                ours = self.ours(limit)?;
+                thread::sleep(2 * SPIN);
+            }
+            comparison.rounds.push((ours.iops(), bare.iops()));
+            comparison.tally.later(&bare);
+            tally.later(&ours);
+        }
+        Ok(comparison)
+    }
+
+    fn read_back(&mut self) -> anyhow::Result<u64> {
+        let lanes = self.lanes.iter_mut();
+        let counts = together(
+            lanes,
+            &self.cores.host,
+            &self.live,
+            "verify",
+            Lane::read_back,
+        )?;
+        Ok(counts.into_iter().sum())
+    }
+}
+
+/// Keeps `job.iodepth` commands under way for `runtime`, in this thread.
+pub(crate) fn measure(
+    namespace: &mut Namespace,
+    job: &Job,
+    runtime: Duration,
+) -> anyhow::Result<Report> {
+    let parts = Part::of(namespace, job, None, 1)?;
+    let limit = Limit {
+        runtime: Some(runtime),
+        commands: None,
+    };
+    let tally = Lane::new(namespace, job, parts[0], false, 0)?.run(limit, &Counter::default())?;
+    Ok(Report {
+        job: *job,
+        numjobs: 1,
+        digests: (false, false),
+        tally,
+        reference: None,
+        read_back: None,
+    })
+}
+
+/// Writes the whole namespace: memory that was never written is not there to be read.
+fn fill(namespace: &mut Namespace) -> anyhow::Result<()> {
+    const PIECE: u64 = 1 << 20;
+    let block_size = u64::from(namespace.block_size());
+    let mut slba = 0;
+    while slba < namespace.blocks() {
+        let blocks = (PIECE / block_size).min(namespace.blocks() - slba);
+        let piece = noise(slba, (blocks * block_size) as usize);
+        namespace.write(slba, piece.as_ref())?;
+        slba += blocks;
+    }
+    Ok(())
 }
 
 /// Bytes that do not compress, and differ from seed to seed.
@@ -253,103 +410,10 @@ pub(crate) fn noise(seed: u64, len: usize) -> Buffer {
     let mut buffer = Buffer::zeroed(len);
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     for word in buffer.as_mut().chunks_mut(8) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
+        state = xorshift(state);
         word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
     }
     buffer
-}
-
-/// What stands above lines of [`Report`].
-pub(crate) const HEADING: &str = "                              IOPS      MB/s |  mean µs       p50       p99    p99.99       max";
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut newline = "";
-        for (name, histogram) in self.directions() {
-            let name = format!("{name} {} qd {}", size(self.job.bs), self.job.iodepth);
-            let us = |ns: u64| ns as f64 / 1000.0;
-            write!(
-                f,
-                "{newline}{name:24} {:9.0} {:9.1} | {:8.1} {:9.1} {:9.1} {:9.1} {:9.1}",
-                self.iops(histogram),
-                self.iops(histogram) * self.job.bs as f64 / 1e6,
-                us(histogram.mean()),
-                us(histogram.percentile(50.0)),
-                us(histogram.percentile(99.0)),
-                us(histogram.percentile(99.99)),
-                us(histogram.max()),
-            )?;
-            newline = "\n";
-        }
-        Ok(())
-    }
-}
-
-impl Report {
-    /// Those that there were.
-    fn directions(&self) -> Vec<(String, &Histogram)> {
-        let name = self.job.rw.to_possible_value();
-        let name = name.map_or_else(String::new, |value| value.get_name().to_owned());
-        match self.job.rw {
-            Rw::Read | Rw::Randread => vec![(name, &self.reads)],
-            Rw::Write | Rw::Randwrite => vec![(name, &self.writes)],
-            Rw::Randrw => vec![
-                (format!("{name} read"), &self.reads),
-                (format!("{name} write"), &self.writes),
-            ],
-        }
-    }
-
-    fn iops(&self, histogram: &Histogram) -> f64 {
-        histogram.count() as f64 / self.elapsed.as_secs_f64().max(1e-9)
-    }
-
-    /// In fio's shape, as far as it goes.
-    fn json(&self) -> String {
-        let direction = |histogram: &Histogram| {
-            format!(
-                "{{\"total_ios\":{},\"io_bytes\":{},\"runtime\":{},\"iops\":{:.3},\
-                 \"bw_bytes\":{:.0},\"clat_ns\":{{\"max\":{},\"mean\":{},\"percentile\":{{\
-                 \"50.000000\":{},\"99.000000\":{},\"99.990000\":{}}}}}}}",
-                histogram.count(),
-                histogram.count() * self.job.bs,
-                self.elapsed.as_millis(),
-                self.iops(histogram),
-                self.iops(histogram) * self.job.bs as f64,
-                histogram.max(),
-                histogram.mean(),
-                histogram.percentile(50.0),
-                histogram.percentile(99.0),
-                histogram.percentile(99.99),
-            )
-        };
-        format!(
-            "{{\"jobs\":[{{\"jobname\":\"nvmf\",\"error\":0,\"job options\":{{\"rw\":{},\
-             \"bs\":\"{}\",\"iodepth\":\"{}\"}},\"read\":{},\"write\":{}}}]}}",
-            super::json::string(
-                &self
-                    .job
-                    .rw
-                    .to_possible_value()
-                    .map_or_else(String::new, |value| value.get_name().to_owned())
-            ),
-            self.job.bs,
-            self.job.iodepth,
-            direction(&self.reads),
-            direction(&self.writes),
-        )
-    }
-}
-
-/// With the largest unit that leaves a whole number.
-fn size(bytes: u64) -> String {
-    match bytes {
-        bytes if bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
-        bytes if bytes.is_multiple_of(1 << 10) => format!("{} KiB", bytes >> 10),
-        bytes => format!("{bytes} B"),
-    }
 }
 
 /// A runtime, of which fractions may be given.

@@ -1,0 +1,402 @@
+//! `nvmf bench` as a process: what it does, and what it says. How fast it is, nobody asserts.
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+#[allow(dead_code, reason = "other tests need the rest")]
+mod common;
+
+use common::Target;
+use common::run::{failure, json, nvmf, output, text, url};
+
+/// The one entry of `jobs`.
+fn job(args: &[&str]) -> Value {
+    let mut report = json(&[&["bench"], args].concat());
+    let jobs = report["jobs"].as_array_mut().expect("jobs");
+    assert_eq!(jobs.len(), 1);
+    jobs.remove(0)
+}
+
+fn number(value: &Value) -> f64 {
+    value
+        .as_f64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// A direction that something was done in: its figures agree with one another.
+fn check(direction: &Value, bs: f64) {
+    let count = number(&direction["total_ios"]);
+    assert!(count > 0.0, "{direction}");
+    assert_eq!(number(&direction["io_bytes"]), count * bs, "{direction}");
+    let (iops, bandwidth) = (number(&direction["iops"]), number(&direction["bw_bytes"]));
+    assert!(
+        iops > 0.0 && (bandwidth - iops * bs).abs() <= 1.0,
+        "{direction}"
+    );
+    let clat = &direction["clat_ns"];
+    let percentile = |name: &str| number(&clat["percentile"][name]);
+    let ascending = [
+        number(&clat["min"]),
+        percentile("1.000000"),
+        percentile("50.000000"),
+        percentile("99.000000"),
+        percentile("99.900000"),
+        percentile("99.990000"),
+        number(&clat["max"]),
+    ];
+    assert!(ascending.is_sorted() && ascending[0] > 0.0, "{clat}");
+    let mean = number(&clat["mean"]);
+    assert!(ascending[0] <= mean && mean <= ascending[6], "{clat}");
+    assert!(number(&clat["stddev"]) >= 0.0, "{clat}");
+    assert_eq!(number(&clat["N"]), count);
+}
+
+/// What the process used of the machine.
+fn check_costs(job: &Value) {
+    assert!(
+        number(&job["usr_cpu"]) + number(&job["sys_cpu"]) > 0.0,
+        "{job}"
+    );
+    assert!(number(&job["ctx"]) >= 0.0, "{job}");
+    assert!(number(&job["ctx_per_io"]) >= 0.0, "{job}");
+    assert!(number(&job["system_calls"]) > 0.0, "{job}");
+    assert!(number(&job["system_calls_per_io"]) > 0.0, "{job}");
+}
+
+#[test]
+fn every_pattern_goes_its_way() {
+    let target = Target::start(&["--ram", "4M"]);
+    let url = url(&target);
+    for rw in [
+        "read",
+        "write",
+        "trim",
+        "randread",
+        "randwrite",
+        "randtrim",
+        "rw",
+        "readwrite",
+        "randrw",
+    ] {
+        let args = [&url, "--rw", rw, "--iodepth", "4", "--io-size", "1M"];
+        let job = job(&args);
+        let mixed = ["rw", "readwrite", "randrw"].contains(&rw);
+        let mut count = 0.0;
+        for direction in ["read", "write", "trim"] {
+            let expected = rw.ends_with(direction) && rw != "readwrite";
+            if expected || mixed && direction != "trim" {
+                check(&job[direction], 4096.0);
+            } else {
+                assert_eq!(job[direction]["total_ios"], 0, "{rw} {direction}");
+            }
+            count += number(&job[direction]["total_ios"]);
+        }
+        assert_eq!(count, 256.0, "{rw}");
+        check_costs(&job);
+    }
+}
+
+#[test]
+fn options_are_honoured() {
+    let target = Target::start(&["--ram", "16M"]);
+    let url = url(&target);
+    let args = [
+        &url,
+        "--rw",
+        "randrw",
+        "--rwmixread",
+        "75",
+        "--bs",
+        "128k",
+        "--iodepth",
+        "32",
+        "--iodepth-batch",
+        "8",
+        "--numjobs",
+        "2",
+        "--runtime",
+        "0.3",
+        "--hipri",
+        "--hdgst",
+        "--ddgst",
+    ];
+    let job = job(&args);
+    check(&job["read"], 131_072.0);
+    check(&job["write"], 131_072.0);
+    let (reads, writes) = (&job["read"]["total_ios"], &job["write"]["total_ios"]);
+    assert!(
+        number(reads) > number(writes),
+        "{reads} reads, {writes} writes"
+    );
+    for (option, value) in [
+        ("rw", "randrw"),
+        ("bs", "131072"),
+        ("iodepth", "32"),
+        ("iodepth_batch", "8"),
+        ("numjobs", "2"),
+        ("rwmixread", "75"),
+        ("hipri", "1"),
+        ("hdgst", "1"),
+        ("ddgst", "1"),
+    ] {
+        assert_eq!(job["job options"][option], value, "{option}");
+    }
+    check_costs(&job);
+    // A connection for each job, beside the Admin Queue.
+    for qid in [1, 2] {
+        let connected = format!("qid={qid} ");
+        assert!(target.log().contains(&connected), "{}", target.log());
+    }
+}
+
+#[test]
+fn people_see_a_table_and_bars() {
+    let target = Target::start(&["--ram", "4M"]);
+    let shown = output(&["bench", &url(&target), "--rw", "randrw", "--runtime", "0.2"]);
+    for part in [
+        "IOPS",
+        "p99.99",
+        "\nrandrw read 4 KiB qd 1 ",
+        "\nrandrw write 4 KiB qd 1 ",
+        "\nper I/O   ",
+        " system calls, ",
+        " context switches\n",
+        "\nCPU       ",
+        "\nrandrw write, µs\n",
+        "%  #####",
+    ] {
+        assert!(shown.contains(part), "{part} is missing in:\n{shown}");
+    }
+}
+
+#[test]
+fn as_deep_as_the_target_s_queues() {
+    let target = Target::start(&["--ram", "4M"]);
+    let url = url(&target);
+    let args = [&url, "--iodepth", "128", "--runtime", "0.2", "--hipri"];
+    check(&job(&args)["read"], 4096.0);
+    let error = failure(2, &["bench", &url, "--iodepth", "256"]);
+    assert!(error.starts_with("--iodepth may be up to 255: "), "{error}");
+    // A target that offers what others do.
+    let target = Target::start(&["--ram", "4M", "--queue-depth", "128"]);
+    let error = failure(
+        2,
+        &["bench", &common::run::url(&target), "--iodepth", "128"],
+    );
+    assert!(error.starts_with("--iodepth may be up to 127: "), "{error}");
+}
+
+#[test]
+fn verify_finds_what_it_wrote() {
+    let target = Target::start(&["--ram", "4M"]);
+    let url = url(&target);
+    // Each place at most once in flight, some many times over.
+    let args = [
+        &url,
+        "--rw",
+        "randwrite",
+        "--size",
+        "256k",
+        "--iodepth",
+        "16",
+        "--numjobs",
+        "2",
+        "--io-size",
+        "4M",
+        "--verify",
+    ];
+    let written = job(&args);
+    assert_eq!(written["write"]["total_ios"], 2048);
+    assert_eq!(written["read"]["total_ios"], 0);
+    let read_back = number(&written["verify"]["total_ios"]);
+    assert!(read_back > 32.0 && read_back <= 64.0, "{read_back}");
+    // Once through, and again by another process.
+    let args = [&url, "--rw", "write", "--bs", "16k", "--verify=crc32c"];
+    assert_eq!(job(&args)["verify"]["total_ios"], 256);
+    let args = [
+        &url,
+        "--rw",
+        "read",
+        "--bs",
+        "64k",
+        "--iodepth",
+        "4",
+        "--verify",
+    ];
+    let read = job(&args);
+    assert_eq!(read["read"]["total_ios"], 64);
+    check(&read["read"], 65_536.0);
+    let args = [
+        &url,
+        "--rw",
+        "randrw",
+        "--iodepth",
+        "32",
+        "--io-size",
+        "2M",
+        "--verify",
+        "--ddgst",
+    ];
+    check(&job(&args)["read"], 4096.0);
+}
+
+#[test]
+fn verify_finds_a_wrong_byte() {
+    let directory = tempfile::tempdir().unwrap();
+    let target = Target::start_with_file(directory.path(), &[]);
+    let url = url(&target);
+    let args = |rw| {
+        [
+            "bench",
+            &url,
+            "--rw",
+            rw,
+            "--size",
+            "1M",
+            "--iodepth",
+            "8",
+            "--verify",
+        ]
+    };
+    output(&args("write"));
+    output(&args("read"));
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(directory.path().join("namespace"))
+        .unwrap();
+    let (at, mut byte) = (1001 * 512 + 77, [0]);
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    file.sync_all().unwrap();
+    let error = failure(5, &args("read"));
+    assert!(
+        error.starts_with("LBA 1001 is wrong: the CRC32C of its bytes is "),
+        "{error}"
+    );
+}
+
+#[test]
+fn verify_notices_writes_that_vanish() {
+    let args = [
+        "bench", "--null", "--size", "1M", "--rw", "write", "--verify",
+    ];
+    let error = failure(5, &args);
+    assert_eq!(error, "LBA 0 holds nothing that --verify wrote");
+}
+
+#[test]
+fn the_bare_socket_is_the_reference() {
+    for args in [
+        &["--rw", "randread", "--iodepth", "8"][..],
+        &[
+            "--rw",
+            "randwrite",
+            "--bs",
+            "64k",
+            "--iodepth",
+            "4",
+            "--hipri",
+            "--ddgst",
+        ],
+        &["--rw", "randrw", "--numjobs", "2", "--null", "--hdgst"],
+    ] {
+        let args = [args, &["--reference", "--size", "4M", "--runtime", "0.25"]].concat();
+        let job = job(&args);
+        let (ratio, iops) = (number(&job["ratio"]), number(&job["reference"]["iops"]));
+        assert!(ratio > 0.0 && iops > 0.0, "{job}");
+        let rounds = job["reference"]["rounds"].as_array().expect("rounds");
+        assert_eq!(rounds.len(), 5);
+        for round in rounds {
+            assert!(number(&round["iops"]) > 0.0, "{round}");
+            assert!(number(&round["reference"]) > 0.0, "{round}");
+        }
+        check_costs(&job);
+        let shown = output(&[&["bench"], &args[..]].concat());
+        assert!(shown.contains("\nratio     "), "{shown}");
+        assert!(shown.contains("\nbare rand"), "{shown}");
+    }
+}
+
+#[test]
+fn a_target_that_dies_ends_the_bench() {
+    let target = Target::start(&[]);
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_nvmf"))
+        .args(["bench", &url(&target), "--runtime", "60"])
+        .args(["--iodepth", "8", "--eta", "always"])
+        .env_remove("RUST_LOG")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(bench.stderr.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    assert!(line.contains("randread") && line.contains("IOPS"), "{line}");
+    drop(target);
+    let mut rest = String::new();
+    lines.read_to_string(&mut rest).unwrap();
+    let error = rest.lines().last().unwrap_or_default();
+    assert!(
+        error.contains("closed the connection") || error.contains("connection lost"),
+        "{rest}"
+    );
+    assert_eq!(bench.wait().unwrap().code(), Some(3));
+}
+
+#[test]
+fn what_makes_no_sense_is_explained() {
+    let target = Target::start(&["--ram", "1M"]);
+    let url = url(&target);
+    for (args, explanation) in [
+        (&[&url, "--bs", "1000"][..], "--bs must be a whole number"),
+        (&[&url, "--bs", "2M"], "more than a command may move here"),
+        (&[&url, "--size", "2M"], "more than the namespace has"),
+        (&[&url, "--numjobs", "9", "--size", "32k"], "too small"),
+        (
+            &[&url, "--iodepth", "4", "--iodepth-batch", "5"],
+            "may not be more than",
+        ),
+        (
+            &[&url, "--rw", "trim", "--reference"],
+            "for reads and writes only",
+        ),
+        (&["--rw", "read", "--verify"], "what an earlier run wrote"),
+        (
+            &[
+                &url,
+                "--verify",
+                "--rw",
+                "write",
+                "--size",
+                "8k",
+                "--iodepth",
+                "4",
+            ],
+            "each in a place of its own",
+        ),
+        (&["--size", "1000"], "not a multiple of the block size"),
+    ] {
+        let failed = nvmf(&[&["bench"], args].concat());
+        let error = text(&failed.stderr);
+        assert!(error.contains(explanation), "{args:?}: {error}");
+        assert_ne!(failed.status.code(), Some(0), "{args:?}");
+        assert_eq!(text(&failed.stdout), "", "{args:?}");
+    }
+    for (args, explanation) in [
+        (&["--rw", "erase"][..], "randread"),
+        (&["--runtime", "0"], "number of seconds"),
+        (&["--iodepth", "0"], "0 is not in 1"),
+        (&["--verify=md5"], "crc32c"),
+        (&[&url, "--null"], "--null"),
+        (&["--verify", "--reference"], "--reference"),
+    ] {
+        let failed = nvmf(&[&["bench"], args].concat());
+        let error = text(&failed.stderr);
+        assert_eq!(failed.status.code(), Some(2), "{args:?}: {error}");
+        assert!(error.contains(explanation), "{args:?}: {error}");
+    }
+}
