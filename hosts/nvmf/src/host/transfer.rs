@@ -109,8 +109,7 @@ pub(crate) fn read(args: &ReadArgs) -> anyhow::Result<()> {
             args.start_block,
             left,
             &mut io::stdout().lock(),
-        )
-        .context("standard output");
+        );
     }
     let name = args.data.display();
     let mut file = File::create(&args.data).with_context(|| format!("cannot create {name}"))?;
@@ -137,7 +136,8 @@ fn copy_out(
         let len = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
         let bytes = &mut piece[..len];
         namespace.read(slba, bytes)?;
-        out.write_all(bytes)?;
+        out.write_all(bytes)
+            .context("cannot pass on what was read")?;
         left -= len as u64;
         slba += len as u64 / block_size;
     }

@@ -500,7 +500,8 @@ impl Shared {
             let wait = {
                 let mut admin = lock(&self.admin);
                 if let Err(error) = admin.service() {
-                    tracing::warn!(%error, "keep alive failed");
+                    // Whoever uses the controller is told.
+                    tracing::debug!(%error, "keep alive failed");
                     return;
                 }
                 match admin.machine.poll_timeout() {
