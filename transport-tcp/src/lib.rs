@@ -1,9 +1,15 @@
-//! NVMe/TCP over std sockets: what joins [`nvmf_core`]'s machines to an operating system.
+//! NVMe/TCP on TCP stacks: what joins [`nvmf_core`]'s machines to them.
 //!
-//! - [`std::target`] serves namespaces: pinned workers, epoll, one system call for
-//!   many PDUs. Its page has an example.
-//! - [`digest`] is the CRC32C engine, tens of GB/s where the processor helps.
+//! | feature | what it adds |
+//! |---|---|
+//! | `std` (default) | [`std::target`] and [`std::host`] over an operating system's sockets; [`digest`], the CRC32C engine of its processors |
+//! | `smoltcp` | [`smoltcp::target`], a target on smoltcp's sockets: without an allocator, an operating system or `std` |
+#![cfg_attr(not(feature = "std"), no_std)]
 #![deny(unsafe_code)]
 
+#[cfg(feature = "std")]
 pub mod digest;
+#[cfg(feature = "smoltcp")]
+pub mod smoltcp;
+#[cfg(feature = "std")]
 pub mod std;
