@@ -113,6 +113,13 @@ impl ConnectArgs {
         subsystem(url, &self.options())
     }
 
+    /// The namespace that the URL names, or the only one.
+    pub(crate) fn namespace(&self, url: &Url) -> anyhow::Result<Namespace> {
+        let controller = self.subsystem(url)?;
+        let nsid = given_or_only(url.nsid, &controller)?;
+        Ok(controller.namespace(nsid)?)
+    }
+
     /// The namespace that the URL names, or the only one, by `count` connections, each of
     /// which holds `depth` commands or more, if the controller can.
     pub(crate) fn namespaces(
@@ -125,10 +132,7 @@ impl ConnectArgs {
         options.queue_depth = options.queue_depth.max(depth.into());
         options.io_queues = options.io_queues.max(count);
         let controller = subsystem(url, &options)?;
-        let nsid = match url.nsid {
-            Some(nsid) => nsid,
-            None => only_namespace(&controller)?,
-        };
+        let nsid = given_or_only(url.nsid, &controller)?;
         (0..count)
             .map(|_| Ok(controller.namespace(nsid)?))
             .collect()
@@ -154,10 +158,7 @@ impl NamespaceArgs {
     pub(crate) fn connect(&self) -> anyhow::Result<(Controller, Nsid)> {
         let nsid = one_nsid(&self.url, self.namespace_id)?;
         let controller = self.connect.subsystem(&self.url)?;
-        let nsid = match nsid {
-            Some(nsid) => nsid,
-            None => only_namespace(&controller)?,
-        };
+        let nsid = given_or_only(nsid, &controller)?;
         Ok((controller, nsid))
     }
 
@@ -246,7 +247,10 @@ fn offered(url: &Url, options: &Options) -> Result<Vec<String>, Error> {
     Ok(nqns)
 }
 
-fn only_namespace(controller: &Controller) -> anyhow::Result<Nsid> {
+fn given_or_only(given: Option<Nsid>, controller: &Controller) -> anyhow::Result<Nsid> {
+    if let Some(nsid) = given {
+        return Ok(nsid);
+    }
     let active = controller
         .active_namespaces()
         .context("cannot list the namespaces")?;

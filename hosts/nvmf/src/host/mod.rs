@@ -9,6 +9,7 @@
 //! | [`feature`] | `nvmf get-feature`, `nvmf set-feature` |
 //! | [`transfer`] | `nvmf read`, `nvmf write`, `nvmf compare` |
 //! | [`blocks`] | `nvmf flush`, `nvmf discard`, `nvmf write-zeroes`, `nvmf verify` |
+//! | [`copy`] | `nvmf copy` |
 //! | [`passthru`] | `nvmf admin-passthru`, `nvmf io-passthru` |
 //! | [`bench`] | `nvmf bench` |
 //! | [`ping`] | `nvmf ping` |
@@ -18,6 +19,7 @@
 pub(crate) mod bench;
 pub(crate) mod blocks;
 mod connection;
+pub(crate) mod copy;
 pub(crate) mod demo;
 pub(crate) mod discover;
 pub(crate) mod feature;
