@@ -144,6 +144,7 @@ pub trait DataBuffers {
     /// Provides for `len` bytes of in-capsule data of a command that is just arriving.
     fn reserve(&mut self, slot: SlotId, len: u32) -> bool;
 
-    /// The buffer at `place`; empty if there is none, or it is too short.
+    /// The buffer at `place`; empty if there is none, or it is too short. Of a buffer
+    /// that is in pieces, the one that begins there.
     fn place(&mut self, place: Place) -> &mut [u8];
 }

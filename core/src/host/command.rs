@@ -96,6 +96,9 @@ pub fn keep_alive() -> Sqe {
     admin(AdminOpcode::KeepAlive)
 }
 
+/// FUA, of CDW12: Force Unit Access.
+pub const FUA: u32 = 1 << 30;
+
 /// Flush.
 #[must_use]
 pub fn flush(nsid: Nsid) -> Sqe {
@@ -122,6 +125,15 @@ pub fn deallocate(nsid: Nsid, ranges: u16) -> Sqe {
     let mut sqe = io(IoOpcode::DatasetManagement, nsid);
     sqe.cdw10 = u32::from(ranges.clamp(1, 256).saturating_sub(1)).into();
     sqe.cdw11 = AD.into();
+    sqe
+}
+
+/// Copy of `ranges` (1..=256) source ranges of format 0, which are its data, 32 bytes each,
+/// to the blocks from `sdlba` on.
+#[must_use]
+pub fn copy(nsid: Nsid, sdlba: u64, ranges: u16) -> Sqe {
+    let mut sqe = blocks(IoOpcode::Copy, nsid, sdlba, 1);
+    sqe.cdw12 = u32::from(ranges.clamp(1, 256).saturating_sub(1)).into();
     sqe
 }
 
@@ -228,6 +240,16 @@ mod tests {
             expect(
                 deallocate(Nsid(1), ranges),
                 &[(0, &[0x09, 0x40, 0, 0, 1]), (40, &[wire, 0, 0, 0, 4])],
+            );
+        }
+        for (ranges, wire) in [(1, 0), (256, 255)] {
+            expect(
+                copy(Nsid(2), 0x0102_0304_0506_0708, ranges),
+                &[
+                    (0, &[0x19, 0x40, 0, 0, 2]),
+                    (40, &[8, 7, 6, 5, 4, 3, 2, 1]),
+                    (48, &[wire]),
+                ],
             );
         }
         expect(flush(Nsid(1)), &[(0, &[0x00, 0x40, 0, 0, 1])]);

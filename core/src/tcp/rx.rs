@@ -193,7 +193,11 @@ impl Framer {
             let need = self.need();
             let len = match need {
                 Need::Scratch(len) => len,
-                Need::Payload(place) => place.len as usize,
+                // A buffer may be in pieces, which are filled one after the other.
+                Need::Payload(place) => match buffers.place(place).len() {
+                    0 => place.len as usize,
+                    piece => piece,
+                },
                 Need::Skip(len) => len as usize,
             };
             let (piece, after) = rest.split_at(len.min(rest.len()));

@@ -1,6 +1,6 @@
 //! Memory for payloads, and each worker's store of it.
 //!
-//! A buffer is page-aligned, so that direct I/O can fill it, and it is always
+//! A buffer of a pool is page-aligned, so that direct I/O can fill it, and it is always
 //! initialised. What it holds when it is taken is another matter: see
 //! [`BufferPool::take`].
 use std::fmt;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Alignment of every buffer in bytes, and the smallest capacity.
+/// Alignment of pages in bytes, and the smallest capacity.
 pub const ALIGNMENT: usize = 4096;
 
 /// Size classes: 4 KiB, 8 KiB, ... 2 MiB. What is larger is never kept.
@@ -19,11 +19,17 @@ const CLASSES: usize = 10;
 #[repr(C, align(4096))]
 struct Page([u8; ALIGNMENT]);
 
-/// Page-aligned memory on the heap, as long as it was asked to be.
+/// Memory on the heap, as long as it was asked to be: page-aligned, unless it was
+/// a `Vec` before.
 pub struct Buffer {
-    pages: Box<[Page]>,
+    memory: Memory,
     len: usize,
     _charge: Option<Charge>,
+}
+
+enum Memory {
+    Pages(Box<[Page]>),
+    Bytes(Vec<u8>),
 }
 
 impl Buffer {
@@ -31,7 +37,7 @@ impl Buffer {
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         Self {
-            pages: pages(capacity_for(len)),
+            memory: Memory::Pages(pages(capacity_for(len))),
             len,
             _charge: None,
         }
@@ -40,19 +46,58 @@ impl Buffer {
     /// Bytes of memory behind the buffer, at least its length.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.pages.len() * ALIGNMENT
+        match &self.memory {
+            Memory::Pages(pages) => pages.len() * ALIGNMENT,
+            Memory::Bytes(bytes) => bytes.capacity(),
+        }
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    /// Takes the memory as it is: what does direct I/O wants pages instead.
+    fn from(bytes: Vec<u8>) -> Self {
+        Self {
+            len: bytes.len(),
+            memory: Memory::Bytes(bytes),
+            _charge: None,
+        }
+    }
+}
+
+impl From<&[u8]> for Buffer {
+    /// A copy.
+    fn from(bytes: &[u8]) -> Self {
+        let mut buffer = Self::zeroed(bytes.len());
+        buffer.as_mut().copy_from_slice(bytes);
+        buffer
+    }
+}
+
+impl From<Buffer> for Vec<u8> {
+    /// Without copying, if it was a `Vec` before.
+    fn from(buffer: Buffer) -> Self {
+        match buffer.memory {
+            Memory::Bytes(bytes) => bytes,
+            Memory::Pages(pages) => pages.as_bytes()[..buffer.len].to_vec(),
+        }
     }
 }
 
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
-        &self.pages.as_bytes()[..self.len]
+        match &self.memory {
+            Memory::Pages(pages) => &pages.as_bytes()[..self.len],
+            Memory::Bytes(bytes) => bytes,
+        }
     }
 }
 
 impl AsMut<[u8]> for Buffer {
     fn as_mut(&mut self) -> &mut [u8] {
-        &mut self.pages.as_mut_bytes()[..self.len]
+        match &mut self.memory {
+            Memory::Pages(pages) => &mut pages.as_mut_bytes()[..self.len],
+            Memory::Bytes(bytes) => bytes,
+        }
     }
 }
 
@@ -106,7 +151,7 @@ impl BufferPool {
             None => pages(capacity),
         };
         Buffer {
-            pages,
+            memory: Memory::Pages(pages),
             len,
             _charge: Some(Charge::new(&self.outstanding, capacity)),
         }
@@ -123,11 +168,14 @@ impl BufferPool {
     /// Takes a buffer back, from this pool or another; frees it when enough is kept.
     pub fn give(&mut self, buffer: Buffer) {
         let capacity = buffer.capacity();
+        let Memory::Pages(pages) = buffer.memory else {
+            return;
+        };
         if self.kept + capacity > self.keep {
             return;
         }
         if let Some(free) = class_of(capacity).and_then(|class| self.free.get_mut(class)) {
-            free.push(buffer.pages);
+            free.push(pages);
             self.kept += capacity;
         }
     }
@@ -271,6 +319,22 @@ mod tests {
         let huge = pool.take(2 * MIB + 1);
         pool.give(huge);
         assert_eq!((pool.kept(), pool.outstanding()), (0, 0));
+    }
+
+    #[test]
+    fn a_vec_comes_back_as_it_was() {
+        let mut bytes = Vec::with_capacity(10_000);
+        bytes.extend(0..=255);
+        let address = bytes.as_ptr();
+        let mut buffer = Buffer::from(bytes);
+        assert_eq!((buffer.as_ref().len(), buffer.capacity()), (256, 10_000));
+        buffer.as_mut()[0] = 7;
+        let back = Vec::from(buffer);
+        assert_eq!((back.as_ptr(), back[0], back[255]), (address, 7, 255));
+        assert_eq!(Vec::from(Buffer::from(&back[..])), back);
+        let mut pool = BufferPool::new(MIB);
+        pool.give(Buffer::from(vec![0; ALIGNMENT]));
+        assert_eq!(pool.kept(), 0, "it is not page-aligned");
     }
 
     #[test]

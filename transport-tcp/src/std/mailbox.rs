@@ -1,4 +1,4 @@
-//! What other threads tell a worker.
+//! What other threads tell a worker, or any thread that sleeps in epoll.
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,15 +20,15 @@ pub(super) enum Message {
     Stop,
 }
 
-/// A worker's mailbox. Putting something in wakes it.
-pub(super) struct Mailbox {
-    messages: Mutex<Vec<Message>>,
-    /// Spares the worker the lock when there is nothing.
+/// A thread's mailbox. Putting something in wakes it.
+pub(super) struct Mailbox<M = Message> {
+    messages: Mutex<Vec<M>>,
+    /// Spares the thread the lock when there is nothing.
     full: AtomicBool,
     waker: Waker,
 }
 
-impl Mailbox {
+impl<M> Mailbox<M> {
     pub(super) fn new() -> rustix::io::Result<Self> {
         Ok(Self {
             messages: Mutex::new(Vec::new()),
@@ -37,12 +37,12 @@ impl Mailbox {
         })
     }
 
-    /// The worker's waker, for its devices too.
+    /// The thread's waker, for its devices too.
     pub(super) fn waker(&self) -> &Waker {
         &self.waker
     }
 
-    pub(super) fn put(&self, message: Message) {
+    pub(super) fn put(&self, message: M) {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         messages.push(message);
         self.full.store(true, Ordering::Release);
@@ -51,7 +51,7 @@ impl Mailbox {
     }
 
     /// All messages there are, in order.
-    pub(super) fn take(&self) -> Vec<Message> {
+    pub(super) fn take(&self) -> Vec<M> {
         if !self.full.load(Ordering::Acquire) {
             return Vec::new();
         }

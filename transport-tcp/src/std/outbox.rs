@@ -27,7 +27,7 @@ pub(super) trait Speaker {
     /// Writes the head of the next PDU and tells what follows it.
     fn poll_transmit(&mut self, head: &mut [u8; MAX_HEAD]) -> Option<Transmit>;
 
-    /// The bytes of a command's buffer.
+    /// The bytes of a command's buffer; the first of them, where they are in several pieces.
     fn payload(&self, place: &Place) -> &[u8];
 }
 
@@ -88,9 +88,14 @@ impl Outbox {
             match transmit.payload {
                 None => {}
                 Some(Source::Slot(place)) => {
-                    self.part(PartPlace::Slot(place), place.len as usize);
+                    let digest = self.pieces(place, speaker, |digest, piece| {
+                        if transmit.data_digest {
+                            crc32c(digest, piece)
+                        } else {
+                            digest
+                        }
+                    });
                     if transmit.data_digest {
-                        let digest = crc32c(0, speaker.payload(&place));
                         self.own(&digest.to_le_bytes());
                     }
                 }
@@ -185,6 +190,29 @@ impl Outbox {
         } else {
             self.part(PartPlace::Own(at), bytes.len());
         }
+    }
+
+    /// A part for each piece of memory that the payload is in; what `fold` makes of them.
+    fn pieces(
+        &mut self,
+        mut place: Place,
+        speaker: &impl Speaker,
+        fold: impl Fn(u32, &[u8]) -> u32,
+    ) -> u32 {
+        let mut folded = 0;
+        while place.len > 0 {
+            let piece = speaker.payload(&place);
+            // A place that is nowhere is no piece: what is sent is too short, and the connection ends.
+            let len = match u32::try_from(piece.len()) {
+                Ok(len @ 1..) => len.min(place.len),
+                _ => place.len,
+            };
+            folded = fold(folded, piece);
+            self.part(PartPlace::Slot(Place { len, ..place }), len as usize);
+            place.offset += len;
+            place.len -= len;
+        }
+        folded
     }
 
     fn part(&mut self, place: PartPlace, len: usize) {

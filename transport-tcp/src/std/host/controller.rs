@@ -7,7 +7,7 @@ use std::time::{Duration, Instant as Clock};
 
 use nvmf_core::host::controller::{self as machine, Capabilities, Event, Token};
 use nvmf_core::host::queue::Connect;
-use nvmf_core::host::{self, Identity, command};
+use nvmf_core::host::{self, command};
 use nvmf_core::tcp::host::{self as transport, Data};
 use nvmf_core::wire::discovery::{DiscoveryEntry, DiscoveryHeader};
 use nvmf_core::wire::identify::{Cns, IdentifyController, IdentifyNamespace, NamespaceList};
@@ -17,10 +17,11 @@ use nvmf_core::wire::sqe::{AdminOpcode, Sqe};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::super::buffer::Buffer;
+use super::commands::Payload;
 use super::error::Error;
-use super::identity;
 use super::namespace::Namespace;
-use super::queue::{Completion, Payload, Queue};
+use super::options::Options;
+use super::queue::{Completion, Queue};
 use super::url::Url;
 
 /// Discovery entries that are read at most: 16 MiB.
@@ -37,55 +38,16 @@ const OWN: [Token; 4] = [
     Token::AsyncEvent,
 ];
 
-fn tag(token: Token) -> u64 {
+/// The tag of a command of the machine's.
+pub(super) fn tag(token: Token) -> u64 {
     let index = OWN.iter().position(|own| *own == token);
     u64::MAX - index.map_or(0, |index| index as u64)
 }
 
-fn token(tag: u64) -> Option<Token> {
+/// Which of the machine's commands has this tag.
+pub(super) fn token(tag: u64) -> Option<Token> {
     let index = usize::try_from(u64::MAX - tag).ok()?;
     OWN.get(index).copied()
-}
-
-/// How a host connects. Start from [`Options::default`].
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Who we are. By default what `/etc/nvme/hostnqn` and `hostid` say, or else a
-    /// random name, the same for as long as the process lives.
-    pub identity: Identity,
-    /// Ask for header digests.
-    pub header_digest: bool,
-    /// Ask for data digests.
-    pub data_digest: bool,
-    /// Commands that an I/O queue holds; fewer if the controller cannot.
-    pub queue_depth: u32,
-    /// I/O queues to ask the controller for.
-    pub io_queues: u16,
-    /// Keep alive timeout: so long after the last sign of life, the controller gives
-    /// up on this host. Zero is none.
-    pub keep_alive: Duration,
-    /// How long connecting may take, each connection.
-    pub connect_timeout: Duration,
-    /// How long a command may take.
-    pub command_timeout: Duration,
-    /// Do with SQ flow control, which costs a completion for each read.
-    pub sq_flow_control: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            identity: identity::of_this_process(),
-            header_digest: false,
-            data_digest: false,
-            queue_depth: 128,
-            io_queues: 8,
-            keep_alive: Duration::from_secs(5),
-            connect_timeout: Duration::from_secs(5),
-            command_timeout: Duration::from_secs(30),
-            sq_flow_control: false,
-        }
-    }
 }
 
 /// A controller that is ready. It is shut down when this, and all that came from it, is dropped.
@@ -170,7 +132,7 @@ impl Controller {
     }
 
     fn connect_to(address: SocketAddr, subnqn: Nqn, options: &Options) -> Result<Self, Error> {
-        let mut queue = Queue::open(address, &options.transport(), options.connect_timeout)?;
+        let mut queue = Queue::open(address, options)?;
         let depth = machine::ADMIN_ENTRIES as usize - 1;
         queue.configure(depth, nvmf_core::target::ADMIN_INLINE_DATA);
         let discovery = subnqn.is_discovery();
@@ -328,11 +290,7 @@ impl Controller {
             kato_ms: 0,
             sq_flow_control: options.sq_flow_control,
         };
-        let mut queue = Queue::open(
-            association.address,
-            &options.transport(),
-            options.connect_timeout,
-        )?;
+        let mut queue = Queue::open(association.address, options)?;
         let data = Connect::data(&options.identity, &association.subnqn, found.cntlid);
         let completion = call(
             &mut queue,
@@ -416,17 +374,6 @@ impl fmt::Debug for Controller {
             .field("subnqn", &self.association.subnqn)
             .field("capabilities", &self.association.capabilities)
             .finish_non_exhaustive()
-    }
-}
-
-impl Options {
-    fn transport(&self) -> transport::Config {
-        transport::Config {
-            header_digest: self.header_digest,
-            data_digest: self.data_digest,
-            crc32c: crate::digest::crc32c,
-            ..transport::Config::default()
-        }
     }
 }
 

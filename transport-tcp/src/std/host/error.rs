@@ -68,6 +68,28 @@ pub enum Error {
     /// An earlier command did not end in time.
     #[error("the connection was given up, because a command was not answered in time")]
     GivenUp,
+    /// The controller was not reached for as long as `fast_io_fail_tmo` allows.
+    #[error(
+        "the controller is not reached, and commands do not wait for it any longer (fast_io_fail_tmo)"
+    )]
+    FailFast,
+    /// The command may have taken effect, or may do so yet.
+    #[error(
+        "the connection was lost, and without keep alive nobody knows whether the controller carried the command out"
+    )]
+    FateUnknown,
+    /// Under the same NSID there is another namespace now.
+    #[error("namespace {nsid} is not the one that it was: open it again if that is intended")]
+    NamespaceReplaced {
+        /// Which.
+        nsid: u32,
+    },
+    /// The controller does not have the command.
+    #[error("the controller does not offer {command}")]
+    NotOffered {
+        /// The command's name.
+        command: &'static str,
+    },
     /// The controller has no such namespace.
     #[error("the controller has no namespace {nsid}; it has {}", list(.active))]
     NoSuchNamespace {
@@ -107,8 +129,8 @@ pub enum Error {
         /// The command's name.
         command: &'static str,
     },
-    /// The system has no thread for keep alive.
-    #[error("cannot start the keep alive thread")]
+    /// The system has no thread for keep alive, or for a host's queues.
+    #[error("cannot start a thread of the host")]
     Thread(#[source] io::Error),
 }
 

@@ -2,21 +2,23 @@
 use std::fmt;
 
 use nvmf_core::host::command;
+use nvmf_core::wire::identify::IdentifyNamespace;
 use nvmf_core::wire::ids::Nsid;
 use nvmf_core::wire::range::DsmRange;
 use nvmf_core::wire::sqe::{IoOpcode, Sqe};
 use zerocopy::IntoBytes;
 
 use super::super::buffer::Buffer;
+use super::commands::Payload;
 use super::controller::{Controller, IoQueue, buffer_of, call, check};
 use super::error::Error;
-use super::queue::{Completion, Payload};
+use super::queue::Completion;
 
 /// Blocks that one command can name (NLB).
-const MAX_BLOCKS: u64 = 0x1_0000;
+pub(super) const MAX_BLOCKS: u64 = 0x1_0000;
 
 /// Data of a command, bytes, where the controller would take more.
-const ENOUGH: u64 = 1 << 20;
+pub(super) const ENOUGH: u64 = 1 << 20;
 
 /// A namespace with a queue of its own. Data of any length is moved by as many
 /// commands as it takes, several of them at a time.
@@ -39,20 +41,7 @@ impl Namespace {
             });
         }
         let identify = controller.identify_namespace(nsid)?;
-        let unusable = |why| Error::UnusableNamespace { nsid: nsid.0, why };
-        let format = identify
-            .format()
-            .ok_or_else(|| unusable("it has no LBA format"))?;
-        if format.ms.get() != 0 {
-            return Err(unusable("its blocks have metadata"));
-        }
-        let block_size = format
-            .block_size()
-            .filter(|size| (512..=1 << 16).contains(size))
-            .ok_or_else(|| unusable("its block size is not 512 bytes to 64 KiB"))?;
-        if controller.capabilities().transfer < block_size {
-            return Err(unusable("a block is more than a command moves (MDTS)"));
-        }
+        let block_size = block_size_of(&identify, nsid, controller.capabilities().transfer)?;
         Ok(Self {
             blocks: identify.nsze.get(),
             queue: controller.queue()?,
@@ -272,6 +261,29 @@ impl Namespace {
             }
         }
     }
+}
+
+/// Bytes of a namespace's blocks, if it can be used; a command has up to `transfer` bytes.
+pub(super) fn block_size_of(
+    identify: &IdentifyNamespace,
+    nsid: Nsid,
+    transfer: u32,
+) -> Result<u32, Error> {
+    let unusable = |why| Error::UnusableNamespace { nsid: nsid.0, why };
+    let format = identify
+        .format()
+        .ok_or_else(|| unusable("it has no LBA format"))?;
+    if format.ms.get() != 0 {
+        return Err(unusable("its blocks have metadata"));
+    }
+    let block_size = format
+        .block_size()
+        .filter(|size| (512..=1 << 16).contains(size))
+        .ok_or_else(|| unusable("its block size is not 512 bytes to 64 KiB"))?;
+    if transfer < block_size {
+        return Err(unusable("a block is more than a command moves (MDTS)"));
+    }
+    Ok(block_size)
 }
 
 impl fmt::Debug for Namespace {

@@ -2,17 +2,18 @@
 use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant as Clock};
 
 use nvmf_core::host;
-use nvmf_core::tcp::host::{self as transport, Data, Event, HostQueue};
+use nvmf_core::tcp::host::{self as transport, Event, HostQueue};
 use nvmf_core::tcp::rx::{Digests, Need};
 use nvmf_core::tcp::target::Transmit;
 use nvmf_core::tcp::tx::MAX_HEAD;
 use nvmf_core::time::Instant;
 use nvmf_core::wire::cqe::Cqe;
 use nvmf_core::wire::sqe::Sqe;
-use nvmf_core::{DataBuffers, Place, SlotId, Source};
+use nvmf_core::{DataBuffers, Place, Source};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -22,24 +23,19 @@ use super::super::buffer::Buffer;
 use super::super::devices::Devices;
 use super::super::growing::Growing;
 use super::super::outbox::{Outbox, Speaker};
+use super::commands::{Buffers, Command, Commands, Job, Part, Payload};
 use super::error::Error;
+use super::options::Options;
+use super::socket;
 
 /// Bytes that one receive takes of what is not received in its place.
 const SCRATCH: usize = 128 * 1024;
 
+/// Receives of one poll, so that no queue has a thread for itself.
+const RECEIVES: usize = 8;
+
 /// Payload at least this long, in bytes, is received in its place.
 const DIRECT: usize = 16 * 1024;
-
-/// The data of a command. The queue has the buffer until the command completes.
-#[derive(Debug)]
-pub enum Payload {
-    /// None.
-    Nothing,
-    /// At most the buffer's length comes from the controller.
-    Read(Buffer),
-    /// The whole buffer goes to the controller.
-    Write(Buffer),
-}
 
 /// A command that ended.
 #[derive(Debug)]
@@ -48,14 +44,16 @@ pub struct Completion {
     pub tag: u64,
     /// What the controller says.
     pub cqe: Cqe,
-    /// The command's buffer.
+    /// The command's buffer, if there is one.
     pub buffer: Option<Buffer>,
-    /// Bytes that came into it.
+    /// The command's buffers, if it came with several.
+    pub buffers: Vec<Buffer>,
+    /// Bytes that came into them.
     pub received: usize,
 }
 
 impl Completion {
-    /// The data that came.
+    /// The data that came, if the command had one buffer.
     #[must_use]
     pub fn data(&self) -> &[u8] {
         let buffer = self.buffer.as_ref().map_or(&[][..], AsRef::as_ref);
@@ -80,10 +78,15 @@ pub struct Queue {
     machine: Machine,
     outbox: Outbox,
     crc32c: nvmf_core::digest::Crc32c,
+    /// For what is not received in its place; made when it is first needed.
     scratch: Box<[u8]>,
     epoch: Clock,
+    /// TCP has not connected yet.
+    connecting: bool,
     /// The socket's buffer is not known to be full.
     writable: bool,
+    /// More may have arrived than was taken.
+    readable: bool,
     live: bool,
     depth: usize,
     outstanding: usize,
@@ -94,47 +97,43 @@ pub struct Queue {
     failed: Option<Failure>,
 }
 
-/// Kept, because it is said again to whoever asks later.
+/// Why there is no connection any more. Kept, because it is said again to whoever asks later.
 #[derive(Clone, Copy, Debug)]
-enum Failure {
+pub(super) enum Failure {
     Controller(host::Error),
+    Connect(Errno),
     Closed,
     Lost(Errno),
     NoIcResp,
     GivenUp,
 }
 
-/// The transport's machine and the buffers of its commands, by slot.
+/// The transport's machine and the buffers of its commands.
 struct Machine {
     transport: HostQueue<Growing>,
     commands: Commands,
 }
 
-#[derive(Default)]
-struct Commands(Vec<Command>);
-
-#[derive(Default)]
-struct Command {
-    tag: u64,
-    buffer: Option<Buffer>,
-}
-
 impl Queue {
-    /// Connects, and exchanges ICReq and ICResp within `timeout`.
-    pub(super) fn open(
-        address: SocketAddr,
-        config: &transport::Config,
-        timeout: Duration,
-    ) -> Result<Self, Error> {
-        let connect = |source| Error::connect(address, source);
-        let socket = TcpStream::connect_timeout(&address, timeout).map_err(connect)?;
-        let options = SockRef::from(&socket);
-        options.set_tcp_nodelay(true).map_err(connect)?;
-        options.set_nonblocking(true).map_err(connect)?;
-        let config = transport::Config {
-            icresp_timeout: timeout,
-            ..*config
-        };
+    /// Connects, and exchanges ICReq and ICResp.
+    pub(super) fn open(address: SocketAddr, options: &Options) -> Result<Self, Error> {
+        let mut queue = Self::start(address, options).map_err(|failure| failure.error(address))?;
+        let mut none = Vec::new();
+        while !queue.live {
+            queue.poll(&mut none)?;
+            if !queue.live {
+                queue.wait(options.connect_timeout)?;
+            }
+        }
+        Ok(queue)
+    }
+
+    /// Begins to connect; [`Queue::poll`] goes on with it, until [`Queue::is_live`].
+    pub(super) fn start(address: SocketAddr, options: &Options) -> Result<Self, Failure> {
+        let socket = socket::connect(address, options).map_err(|error| {
+            Failure::Connect(Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+        })?;
+        let config = options.transport();
         let mut queue = Self {
             socket,
             peer: address,
@@ -144,9 +143,11 @@ impl Queue {
             },
             outbox: Outbox::default(),
             crc32c: config.crc32c,
-            scratch: vec![0; SCRATCH].into_boxed_slice(),
+            scratch: Box::default(),
             epoch: Clock::now(),
+            connecting: true,
             writable: true,
+            readable: false,
             live: false,
             depth: 0,
             outstanding: 0,
@@ -155,19 +156,12 @@ impl Queue {
             failed: None,
         };
         queue.configure(1, nvmf_core::target::ADMIN_INLINE_DATA);
-        let mut none = Vec::new();
-        queue.flush();
-        while !queue.live {
-            // Whoever hangs up already is no target, or none that is ready.
-            queue.poll(&mut none).map_err(|error| match error {
-                Error::Closed | Error::Lost(_) => Error::NoIcResp { address },
-                error => error,
-            })?;
-            if !queue.live {
-                queue.wait(timeout)?;
-            }
-        }
         Ok(queue)
+    }
+
+    /// Whether commands may be submitted.
+    pub(super) fn is_live(&self) -> bool {
+        self.live
     }
 
     /// From now on it holds `depth` commands, and up to `inline_data` bytes may go
@@ -224,25 +218,54 @@ impl Queue {
     /// # Errors
     /// [`Full`], when [`Queue::depth`] commands are under way.
     pub fn enqueue(&mut self, sqe: &Sqe, payload: Payload, tag: u64) -> Result<(), Full> {
-        if self.outstanding >= self.depth {
+        if self.room() == 0 {
             return Err(Full(payload));
         }
-        let len = |buffer: &Buffer| u32::try_from(buffer.as_ref().len()).unwrap_or(u32::MAX);
-        let data = match &payload {
-            Payload::Nothing => Data::Nothing,
-            Payload::Read(buffer) => Data::ToHost(len(buffer)),
-            Payload::Write(buffer) => Data::FromHost(len(buffer)),
+        let (buffers, direction) = payload.into_parts();
+        let len = buffers.len();
+        let data = direction.of(len);
+        let job = self.hold(buffers);
+        let part = Part { job, at: 0, data };
+        if self.put(sqe, part, tag, true) {
+            Ok(())
+        } else {
+            Err(Full(Payload::from_parts(self.release(job), direction)))
+        }
+    }
+
+    /// Commands that may be added to those under way.
+    pub(super) fn room(&self) -> usize {
+        self.depth.saturating_sub(self.outstanding)
+    }
+
+    /// Takes buffers whose parts are the data of several commands.
+    pub(super) fn hold(&mut self, buffers: Buffers) -> Job {
+        self.machine.commands.open(buffers)
+    }
+
+    /// Gives them back, when none of these commands is under way, or the connection is lost.
+    pub(super) fn release(&mut self, job: Job) -> Buffers {
+        self.machine.commands.close(job)
+    }
+
+    /// Like [`Queue::enqueue`], with a part of buffers that the queue has. False when it is full.
+    pub(super) fn enqueue_part(&mut self, sqe: &Sqe, part: Part, tag: u64) -> bool {
+        self.room() > 0 && self.put(sqe, part, tag, false)
+    }
+
+    fn put(&mut self, sqe: &Sqe, part: Part, tag: u64, alone: bool) -> bool {
+        let Some(slot) = self.machine.transport.submit(sqe, part.data) else {
+            return false;
         };
-        let Some(slot) = self.machine.transport.submit(sqe, data) else {
-            return Err(Full(payload));
-        };
-        let buffer = match payload {
-            Payload::Nothing => None,
-            Payload::Read(buffer) | Payload::Write(buffer) => Some(buffer),
-        };
-        self.machine.commands.put(slot, Command { tag, buffer });
+        let command = Command { tag, part, alone };
+        self.machine.commands.put(slot, command);
         self.outstanding += 1;
-        Ok(())
+        true
+    }
+
+    /// The tags of commands under way.
+    pub(super) fn tags(&self) -> impl Iterator<Item = u64> {
+        self.machine.commands.iter().map(|command| command.tag)
     }
 
     /// Sends what there is to send, as far as the socket takes it.
@@ -250,7 +273,7 @@ impl Queue {
         if self.failed.is_some() {
             return;
         }
-        if let Err(failure) = self.transmit() {
+        if let Err(failure) = self.connected().and_then(|()| self.transmit()) {
             self.failed.get_or_insert(failure);
         }
     }
@@ -260,19 +283,60 @@ impl Queue {
     /// # Errors
     /// There is no connection any more: commands under way will not complete.
     pub fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), Error> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        if scratch.is_empty() {
+            scratch = vec![0; SCRATCH].into_boxed_slice();
+        }
+        let outcome = self.service(&mut scratch, completions);
+        self.scratch = scratch;
+        outcome.map_err(|failure| failure.error(self.peer))
+    }
+
+    /// [`Queue::poll`], with memory of the caller's for what is not received in its place.
+    pub(super) fn service(
+        &mut self,
+        scratch: &mut [u8],
+        completions: &mut Vec<Completion>,
+    ) -> Result<(), Failure> {
         self.flush();
         if self.failed.is_none()
-            && let Err(failure) = self.receive()
+            && let Err(failure) = self.receive(scratch)
         {
-            self.failed.get_or_insert(failure);
+            self.failed.get_or_insert(match failure {
+                // Whoever hangs up already is no target, or none that is ready.
+                Failure::Closed | Failure::Lost(_) if !self.live => Failure::NoIcResp,
+                failure => failure,
+            });
             // A TermReq, if the machine has one to send.
             let _ = self.transmit();
         }
         completions.append(&mut self.completed);
-        match self.failed {
-            None => Ok(()),
-            Some(failure) => Err(failure.error(self.peer)),
-        }
+        self.failed.map_or(Ok(()), Err)
+    }
+
+    /// What has completed while something was sent.
+    pub(super) fn take_completed(&mut self, completions: &mut Vec<Completion>) {
+        completions.append(&mut self.completed);
+    }
+
+    /// Why there is no connection any more, if that is so.
+    pub(super) fn failure(&self) -> Option<Failure> {
+        self.failed
+    }
+
+    /// Whether [`Queue::poll`] is to be called again, though nothing new arrives.
+    pub(super) fn is_readable(&self) -> bool {
+        self.readable
+    }
+
+    /// Whether the socket takes more, as far as is known.
+    pub(super) fn is_writable(&self) -> bool {
+        self.writable && !self.connecting
+    }
+
+    /// The socket takes more again.
+    pub(super) fn set_writable(&mut self) {
+        self.writable = true;
     }
 
     /// Sleeps until [`Queue::poll`] has something to do, and no longer than `timeout`.
@@ -280,11 +344,13 @@ impl Queue {
     /// # Errors
     /// Those of `poll(2)`.
     pub fn wait(&mut self, timeout: Duration) -> Result<(), Error> {
-        if !self.completed.is_empty() || self.failed.is_some() {
+        if !self.completed.is_empty() || self.failed.is_some() || self.readable {
             return Ok(());
         }
         let mut interest = PollFlags::IN;
-        if !self.writable {
+        if self.connecting {
+            interest = PollFlags::OUT;
+        } else if !self.writable {
             interest |= PollFlags::OUT;
         }
         let timeout = Timespec::try_from(timeout).unwrap_or(Timespec {
@@ -301,12 +367,65 @@ impl Queue {
         Ok(())
     }
 
+    /// Looks whether TCP has connected, if it is not known.
+    fn connected(&mut self) -> Result<(), Failure> {
+        if !self.connecting {
+            return Ok(());
+        }
+        match rustix::net::sockopt::socket_error(&self.socket) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) | Err(error) => return Err(Failure::Connect(error)),
+        }
+        if rustix::net::getpeername(&self.socket).is_ok() {
+            self.connecting = false;
+            self.writable = true;
+        } else if self.machine.transport.timed_out(self.now()) {
+            return Err(Failure::Connect(Errno::TIMEDOUT));
+        }
+        Ok(())
+    }
+
     /// A command was not answered in time: nobody knows what becomes of it, so nothing
     /// more is asked of this connection.
     pub(super) fn give_up(&mut self) {
         self.failed.get_or_insert(Failure::GivenUp);
         // Whether there was something left to close does not matter.
         let _ = self.socket.shutdown(Shutdown::Both);
+    }
+
+    /// Sends nothing any more; what comes is for [`Queue::has_ended`]. False when the
+    /// connection has ended in both directions.
+    pub(super) fn linger(&mut self) -> bool {
+        let failure = self.failed.replace(Failure::GivenUp);
+        let ended = matches!(
+            failure,
+            Some(Failure::Closed | Failure::Lost(_) | Failure::Connect(_))
+        );
+        !ended && !self.connecting && self.socket.shutdown(Shutdown::Write).is_ok()
+    }
+
+    /// Throws away what has arrived; whether the controller has ended the connection.
+    pub(super) fn has_ended(&mut self, scratch: &mut [u8]) -> bool {
+        for _ in 0..RECEIVES {
+            match rustix::net::recv(&self.socket, &mut scratch[..], RecvFlags::empty()) {
+                Ok((0, _)) => return true,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    self.readable = false;
+                    return false;
+                }
+                Err(_) => return true,
+            }
+        }
+        self.readable = true;
+        false
+    }
+
+    /// Drops the connection, and what the system has not sent of it.
+    pub(super) fn abort(self) {
+        if let Err(error) = SockRef::from(&self.socket).set_linger(Some(Duration::ZERO)) {
+            tracing::debug!(%error, "SO_LINGER");
+        }
     }
 
     /// The time as the machines see it.
@@ -317,7 +436,7 @@ impl Queue {
 
     fn transmit(&mut self) -> Result<(), Failure> {
         let no_devices = Devices::default();
-        while self.writable {
+        while self.is_writable() {
             if self.outbox.is_empty() {
                 self.outbox.clear();
                 self.outbox.fill(&mut self.machine, self.crc32c);
@@ -345,8 +464,13 @@ impl Queue {
         Ok(())
     }
 
-    fn receive(&mut self) -> Result<(), Failure> {
-        loop {
+    /// Takes what has arrived, up to a bound.
+    fn receive(&mut self, scratch: &mut [u8]) -> Result<(), Failure> {
+        self.readable = false;
+        if self.connecting {
+            return Ok(());
+        }
+        for _ in 0..RECEIVES {
             let direct = match self.machine.transport.need() {
                 Need::Payload(place) if place.len as usize >= DIRECT => {
                     Some(self.machine.commands.place(place)).filter(|bytes| !bytes.is_empty())
@@ -354,14 +478,14 @@ impl Queue {
                 _ => None,
             };
             let direct_len = direct.as_ref().map_or(0, |bytes| bytes.len());
-            let room = direct_len + self.scratch.len();
+            let room = direct_len + scratch.len();
             self.system_calls += 1;
             let received = match direct {
                 Some(bytes) => rustix::io::readv(
                     &self.socket,
-                    &mut [IoSliceMut::new(bytes), IoSliceMut::new(&mut self.scratch)],
+                    &mut [IoSliceMut::new(bytes), IoSliceMut::new(scratch)],
                 ),
-                None => rustix::net::recv(&self.socket, &mut self.scratch[..], RecvFlags::empty())
+                None => rustix::net::recv(&self.socket, &mut scratch[..], RecvFlags::empty())
                     .map(|(received, _)| received),
             };
             let received = match received {
@@ -383,27 +507,27 @@ impl Queue {
                 let event = self.machine.transport.placed(bytes);
                 self.event(event)?;
             }
-            self.input(received - placed)?;
+            self.input(&scratch[..received - placed])?;
             if received < room {
                 return Ok(());
             }
         }
+        self.readable = true;
+        Ok(())
     }
 
-    /// The first `len` bytes of the scratch buffer came.
-    fn input(&mut self, len: usize) -> Result<(), Failure> {
+    fn input(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         let now = self.now();
-        let mut used = 0;
-        while used < len {
-            let bytes = &self.scratch[used..len];
+        let mut rest = bytes;
+        while !rest.is_empty() {
             let Machine {
                 transport,
                 commands,
             } = &mut self.machine;
             let (taken, event) = transport
-                .handle_input(bytes, commands, now)
+                .handle_input(rest, commands, now)
                 .map_err(|fatal| Failure::Controller(host::Error::Transport(fatal)))?;
-            used += taken;
+            rest = &rest[taken..];
             self.event(event)?;
         }
         // What came may have asked for data.
@@ -426,12 +550,19 @@ impl Queue {
                 received,
                 ..
             }) => {
-                let Command { tag, buffer } = self.machine.commands.take(slot);
+                let Some(command) = self.machine.commands.take(slot) else {
+                    return Ok(());
+                };
                 self.outstanding -= 1;
+                let (buffer, buffers) = match command.alone {
+                    true => self.release(command.part.job).into_public(),
+                    false => (None, Vec::new()),
+                };
                 self.completed.push(Completion {
-                    tag,
+                    tag: command.tag,
                     cqe,
                     buffer,
+                    buffers,
                     received: received as usize,
                 });
                 Ok(())
@@ -450,51 +581,22 @@ impl fmt::Debug for Queue {
     }
 }
 
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 impl Failure {
-    fn error(self, address: SocketAddr) -> Error {
+    pub(super) fn error(self, address: SocketAddr) -> Error {
         match self {
             Self::Controller(error) => error.into(),
+            Self::Connect(errno) => Error::connect(address, errno.into()),
             Self::Closed => Error::Closed,
             Self::Lost(errno) => Error::Lost(io::Error::from(errno)),
             Self::NoIcResp => Error::NoIcResp { address },
             Self::GivenUp => Error::GivenUp,
         }
-    }
-}
-
-impl Commands {
-    fn put(&mut self, slot: SlotId, command: Command) {
-        if self.0.len() <= slot.index() {
-            self.0.resize_with(slot.index() + 1, Command::default);
-        }
-        self.0[slot.index()] = command;
-    }
-
-    fn take(&mut self, slot: SlotId) -> Command {
-        self.0
-            .get_mut(slot.index())
-            .map(std::mem::take)
-            .unwrap_or_default()
-    }
-
-    fn range(place: &Place) -> std::ops::Range<usize> {
-        let from = place.offset as usize;
-        from..from.saturating_add(place.len as usize)
-    }
-}
-
-impl DataBuffers for Commands {
-    /// Buffers come with the commands.
-    fn reserve(&mut self, _: SlotId, _: u32) -> bool {
-        false
-    }
-
-    fn place(&mut self, place: Place) -> &mut [u8] {
-        self.0
-            .get_mut(place.slot.index())
-            .and_then(|command| command.buffer.as_mut())
-            .and_then(|buffer| buffer.as_mut().get_mut(Self::range(&place)))
-            .unwrap_or_default()
     }
 }
 
@@ -510,10 +612,6 @@ impl Speaker for Machine {
     }
 
     fn payload(&self, place: &Place) -> &[u8] {
-        let command = self.commands.0.get(place.slot.index());
-        command
-            .and_then(|command| command.buffer.as_ref())
-            .and_then(|buffer| buffer.as_ref().get(Commands::range(place)))
-            .unwrap_or_default()
+        self.commands.payload(place).unwrap_or_default()
     }
 }

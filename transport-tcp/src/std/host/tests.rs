@@ -22,12 +22,12 @@ use super::super::target::{Config, Running, Target};
 use super::super::waker::Waker;
 use super::{Controller, Error, Options, Payload, Url};
 
-const NQN: &str = "nqn.2014-08.org.example:memory";
-const BYTES: usize = 8 << 20;
+pub(super) const NQN: &str = "nqn.2014-08.org.example:memory";
+pub(super) const BYTES: usize = 8 << 20;
 
 /// 8 MiB of memory in blocks of 512 bytes. Reads of the last block never end.
 #[derive(Clone)]
-struct Memory(Arc<Mapping>);
+pub(super) struct Memory(pub(super) Arc<Mapping>);
 
 impl device::Namespace for Memory {
     fn geometry(&self) -> Geometry {
@@ -106,13 +106,13 @@ impl BlockDevice for Memory {
 impl Device for Memory {}
 
 /// A target in threads of its own, stopped when dropped.
-struct Served {
-    address: SocketAddr,
+pub(super) struct Served {
+    pub(super) address: SocketAddr,
     running: Option<Running>,
 }
 
 impl Served {
-    fn start(change: impl FnOnce(&mut Config)) -> Self {
+    pub(super) fn start(change: impl FnOnce(&mut Config)) -> Self {
         let memory = Memory(Arc::new(Mapping::new(BYTES).unwrap()));
         let mut config = Config {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
@@ -129,7 +129,7 @@ impl Served {
         }
     }
 
-    fn url(&self, nqn: &str) -> Url {
+    pub(super) fn url(&self, nqn: &str) -> Url {
         url(self.address, nqn)
     }
 
@@ -147,11 +147,11 @@ impl Drop for Served {
     }
 }
 
-fn url(address: SocketAddr, nqn: &str) -> Url {
+pub(super) fn url(address: SocketAddr, nqn: &str) -> Url {
     format!("nvme+tcp://{address}/{nqn}").parse().unwrap()
 }
 
-fn noise(seed: u64, len: usize) -> Vec<u8> {
+pub(super) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
         state ^= state << 13;

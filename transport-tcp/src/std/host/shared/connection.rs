@@ -1,0 +1,565 @@
+//! A shared queue's connection: what is under way on it, and what it is to become.
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvmf_core::host::controller::{self as machine, Token};
+use nvmf_core::host::queue::Connect;
+use nvmf_core::host::recovery::Effect;
+use nvmf_core::host::{self, Step};
+use nvmf_core::tcp::host::Data;
+use nvmf_core::time::{Instant, sooner};
+use nvmf_core::wire::connect::ConnectData;
+use nvmf_core::wire::cqe::Cqe;
+use nvmf_core::wire::ids::Cid;
+use nvmf_core::wire::status::Status;
+use zerocopy::IntoBytes;
+
+use super::super::super::buffer::Buffer;
+use super::super::commands::{Buffers, Job, Part, Payload};
+use super::super::controller::{tag, token};
+use super::super::error::Error;
+use super::super::queue::{Completion, Failure, Queue};
+use super::lane::{Ended, Event};
+use super::request::{Call, Done};
+use super::work::Work;
+
+/// Commands that are sent before the socket is tried.
+pub(super) const BATCH: usize = 32;
+
+/// How long a controller may take to be shut down.
+const SHUT_DOWN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often a command is sent again because the controller says that it may be.
+const MAX_REPEATS: u32 = 5;
+
+/// The connection, and what is under way on it.
+pub(super) struct Connection {
+    queue: Option<Queue>,
+    role: Role,
+    /// In which of the association's attempts it was made.
+    attempt: u64,
+    /// By when the connection must be a queue, or the controller be shut down.
+    ready_by: Option<Instant>,
+    /// Callers' commands are sent.
+    live: bool,
+    active: Vec<Option<Active>>,
+    free: Vec<u32>,
+    /// Calls with commands still to be sent.
+    unfinished: VecDeque<u32>,
+    /// When to look whether a command is late.
+    look_at: Option<Instant>,
+    command_timeout: Duration,
+    completions: Vec<Completion>,
+    /// Why it is of no use any more, and whether that was said.
+    failure: Option<(Failure, bool)>,
+    /// A call that changes something was given up, and may still be under way.
+    gave_up: bool,
+    /// What became of a lost connection: it is read until the controller ends it.
+    lingering: Option<Queue>,
+}
+
+/// A call under way.
+pub(super) struct Active {
+    call: Arc<Call>,
+    work: Work,
+    job: Option<Job>,
+    /// Commands under way.
+    pending: u32,
+    /// By when something of it must be answered.
+    deadline: Instant,
+    /// The first error.
+    failed: Option<Error>,
+    last: Cqe,
+}
+
+/// What the connection is to become, and how.
+pub(super) enum Role {
+    /// Nothing yet.
+    Unused,
+    Admin(Box<machine::Controller>),
+    Io(Connect, Box<ConnectData>),
+}
+
+impl Active {
+    pub(super) fn new(call: Arc<Call>, work: Work) -> Self {
+        Self {
+            call,
+            work,
+            job: None,
+            pending: 0,
+            deadline: Instant::ZERO,
+            failed: None,
+            last: Cqe::new(Cid(0), Status::SUCCESS),
+        }
+    }
+
+    /// What is to be sent again, or why it is not.
+    pub(super) fn into_work(self) -> Result<(Arc<Call>, Work), (Arc<Call>, Error)> {
+        match self.failed {
+            Some(error) => Err((self.call, error)),
+            None => Ok((self.call, self.work)),
+        }
+    }
+}
+
+impl Connection {
+    pub(super) fn new(command_timeout: Duration) -> Self {
+        Self {
+            queue: None,
+            role: Role::Unused,
+            attempt: 0,
+            ready_by: None,
+            live: false,
+            active: Vec::new(),
+            free: Vec::new(),
+            unfinished: VecDeque::new(),
+            look_at: None,
+            command_timeout,
+            completions: Vec::new(),
+            failure: None,
+            gave_up: false,
+            lingering: None,
+        }
+    }
+
+    pub(super) fn open(&mut self, queue: Queue, role: Role, ready_by: Instant, attempt: u64) {
+        self.attempt = attempt;
+        self.queue = Some(queue);
+        self.role = role;
+        self.ready_by = Some(ready_by);
+        self.failure = None;
+    }
+
+    pub(super) fn configure(&mut self, depth: usize, inline_data: u32) {
+        if let Some(queue) = &mut self.queue {
+            queue.configure(depth, inline_data);
+        }
+    }
+
+    /// From now on callers' commands may be sent; how many at a time.
+    pub(super) fn go_live(&mut self) -> usize {
+        self.live = self.queue.is_some();
+        self.ready_by = None;
+        let depth = self.queue.as_ref().map_or(0, Queue::depth);
+        depth.saturating_sub(self.reserved())
+    }
+
+    pub(super) fn attempt(&self) -> u64 {
+        self.attempt
+    }
+
+    fn reserved(&self) -> usize {
+        match self.role {
+            Role::Admin(_) => machine::OWN_COMMANDS as usize,
+            _ => 0,
+        }
+    }
+
+    /// Commands of callers that may be sent now.
+    pub(super) fn room(&self) -> usize {
+        match &self.queue {
+            Some(queue) if self.live && queue.is_writable() && self.failure.is_none() => {
+                queue.room().saturating_sub(self.reserved())
+            }
+            _ => 0,
+        }
+    }
+
+    /// The socket takes no more.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.live && self.queue.as_ref().is_some_and(|q| !q.is_writable())
+    }
+
+    /// The driver will look whether commands are late.
+    pub(super) fn is_watched(&self) -> bool {
+        self.look_at.is_some()
+    }
+
+    /// There is a failure that the driver has not seen.
+    pub(super) fn has_failed(&self) -> bool {
+        self.queue.as_ref().is_some_and(|q| q.failure().is_some())
+    }
+
+    /// There is more to receive.
+    pub(super) fn has_more(&self) -> bool {
+        let readable = |queue: &Option<Queue>| queue.as_ref().is_some_and(Queue::is_readable);
+        self.failure.is_none() && readable(&self.queue) || readable(&self.lingering)
+    }
+
+    /// When something is to be done at the latest.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        if self.failure.is_some() {
+            return None;
+        }
+        let machine = match &self.role {
+            Role::Admin(machine) if self.queue.as_ref().is_some_and(Queue::is_live) => {
+                machine.poll_timeout()
+            }
+            _ => None,
+        };
+        sooner(machine, sooner(self.ready_by, self.look_at))
+    }
+
+    /// What the association does not know yet.
+    pub(super) fn news(&mut self) -> Option<Event> {
+        let (failure, told) = self.failure.as_mut()?;
+        (!std::mem::replace(told, true)).then_some(Event::Failed(*failure))
+    }
+
+    /// Receives, and sends what is its own. Whether callers' commands may be sent then.
+    pub(super) fn serve(
+        &mut self,
+        scratch: &mut [u8],
+        writable: bool,
+        now: Instant,
+        ended: &mut Ended,
+        events: &mut Vec<Event>,
+    ) -> bool {
+        if let Some(lingering) = &mut self.lingering
+            && lingering.has_ended(scratch)
+        {
+            self.lingering = None;
+            events.push(Event::Ended);
+        }
+        if self.failure.is_some() {
+            return false;
+        }
+        if let Err(failure) = self.try_serve(scratch, writable, now, ended, events) {
+            self.failure = Some((failure, false));
+            return false;
+        }
+        true
+    }
+
+    fn try_serve(
+        &mut self,
+        scratch: &mut [u8],
+        writable: bool,
+        now: Instant,
+        ended: &mut Ended,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Failure> {
+        let Some(queue) = &mut self.queue else {
+            return Ok(());
+        };
+        if writable {
+            queue.set_writable();
+        }
+        let was_live = queue.is_live();
+        let outcome = queue.service(scratch, &mut self.completions);
+        if queue.is_live() && !was_live && outcome.is_ok() {
+            self.connect(now);
+        }
+        for (token, done) in self.completed(now, ended) {
+            let event = self.answered(token, &done, now);
+            events.extend(event.map_err(Failure::Controller)?);
+        }
+        outcome?;
+        self.own_commands(now)?;
+        self.late(now, ended)
+    }
+
+    /// ICResp came.
+    fn connect(&mut self, now: Instant) {
+        self.ready_by = None;
+        if let (Role::Io(connect, data), Some(queue)) = (&self.role, &mut self.queue) {
+            let payload = Payload::Write(Buffer::from(data.as_bytes()));
+            // It is the first.
+            let _ = queue.submit(&connect.request().sqe, payload, tag(Token::Step));
+            self.ready_by = Some(now.after(self.command_timeout));
+        }
+    }
+
+    /// A command of ours was answered.
+    fn answered(
+        &mut self,
+        token: Token,
+        done: &Completion,
+        now: Instant,
+    ) -> Result<Option<Event>, host::Error> {
+        match &mut self.role {
+            Role::Unused => Ok(None),
+            Role::Admin(machine) => {
+                let event = machine.completed(token, &done.cqe, done.data(), now)?;
+                Ok(event.map(Event::Machine))
+            }
+            Role::Io(connect, _) => {
+                connect.completed(&done.cqe)?;
+                self.ready_by = None;
+                Ok(Some(Event::Ready))
+            }
+        }
+    }
+
+    fn own_commands(&mut self, now: Instant) -> Result<(), Failure> {
+        let Some(queue) = &mut self.queue else {
+            return Ok(());
+        };
+        let late = self.ready_by.is_some_and(|by| by <= now);
+        if late && queue.is_live() {
+            return Err(Failure::Controller(host::Error::Timeout(Step::Connect)));
+        }
+        if let Role::Admin(machine) = &mut self.role
+            && queue.is_live()
+        {
+            machine.handle_timeout(now).map_err(Failure::Controller)?;
+            while let Some((token, request)) = machine.poll_command(now) {
+                let payload = match request.data {
+                    Data::Nothing => Payload::Nothing,
+                    Data::ToHost(len) => Payload::Read(Buffer::zeroed(len as usize)),
+                    Data::FromHost(_) => {
+                        Payload::Write(Buffer::from(machine.connect_data().as_bytes()))
+                    }
+                };
+                // There is room: callers do not get all of the queue.
+                let _ = queue.submit(&request.sqe, payload, tag(token));
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins a call.
+    pub(super) fn begin(&mut self, mut active: Active, now: Instant) -> u32 {
+        let buffers = std::mem::replace(&mut active.work.buffers, Buffers::none());
+        active.job = self.queue.as_mut().map(|queue| queue.hold(buffers));
+        active.deadline = now.after(self.command_timeout);
+        match self.free.pop() {
+            Some(index) => {
+                self.active[index as usize] = Some(active);
+                index
+            }
+            None => {
+                self.active.push(Some(active));
+                // A queue has no more than 4096 commands under way.
+                self.active.len() as u32 - 1
+            }
+        }
+    }
+
+    /// The next call that has commands still to be sent.
+    pub(super) fn next(&mut self) -> Option<u32> {
+        self.unfinished.pop_front()
+    }
+
+    /// Sends a command of the call, with the next [`Connection::flush`].
+    pub(super) fn send(&mut self, index: u32, now: Instant) -> bool {
+        let (Some(Some(active)), Some(queue)) =
+            (self.active.get_mut(index as usize), &mut self.queue)
+        else {
+            return false;
+        };
+        let (Some((number, sqe, range)), Some(job)) = (active.work.take(), active.job) else {
+            return false;
+        };
+        let part = Part {
+            job,
+            at: range.start,
+            data: active.work.direction.of(range.len()),
+        };
+        let tag = u64::from(index) << 32 | u64::from(number);
+        let sent = queue.enqueue_part(&sqe, part, tag);
+        if sent {
+            if active.pending == 0 {
+                active.deadline = now.after(self.command_timeout);
+            }
+            active.pending += 1;
+            self.look_at.get_or_insert(active.deadline);
+        } else {
+            active.work.put_back(number);
+        }
+        if active.work.has_more() {
+            self.unfinished.push_back(index);
+        }
+        sent
+    }
+
+    pub(super) fn flush(&mut self) {
+        if let Some(queue) = &mut self.queue {
+            queue.flush();
+            queue.take_completed(&mut self.completions);
+        }
+    }
+
+    /// Sees to completions of callers' commands; those that are our own.
+    pub(super) fn completed(
+        &mut self,
+        now: Instant,
+        ended: &mut Ended,
+    ) -> Vec<(Token, Completion)> {
+        let mut own = Vec::new();
+        let mut completions = std::mem::take(&mut self.completions);
+        for done in completions.drain(..) {
+            match token(done.tag) {
+                Some(token) => own.push((token, done)),
+                None => self.call_completed(&done, now, ended),
+            }
+        }
+        self.completions = completions;
+        own
+    }
+
+    fn call_completed(&mut self, done: &Completion, now: Instant, ended: &mut Ended) {
+        let (index, number) = ((done.tag >> 32) as u32, done.tag as u32);
+        let Some(slot) = self.active.get_mut(index as usize) else {
+            return;
+        };
+        let Some(active) = slot else { return };
+        active.pending -= 1;
+        active.deadline = now.after(self.command_timeout);
+        active.last = done.cqe;
+        let work = &mut active.work;
+        work.received += done.received;
+        let status = done.cqe.status();
+        let had_more = work.has_more();
+        let failed = work.checked && !status.is_success();
+        if failed && may_be_repeated(status) && work.repeats < MAX_REPEATS {
+            work.repeats += 1;
+            work.put_back(number);
+            if !had_more {
+                self.unfinished.push_back(index);
+            }
+        } else if failed {
+            active.failed.get_or_insert(Error::Failed {
+                command: work.name,
+                opcode: work.opcode,
+                status,
+            });
+            work.stop();
+            if had_more {
+                self.unfinished.retain(|other| *other != index);
+            }
+        }
+        if active.pending > 0 || active.work.has_more() {
+            return;
+        }
+        if let Some(active) = slot.take() {
+            self.free.push(index);
+            let (call, outcome) = self.outcome(active);
+            ended.push(call, outcome);
+        }
+    }
+
+    fn outcome(&mut self, active: Active) -> (Arc<Call>, Result<Done, Error>) {
+        let Active {
+            call,
+            work,
+            job,
+            failed,
+            last,
+            ..
+        } = active;
+        let buffers = match (&mut self.queue, job) {
+            (Some(queue), Some(job)) => queue.release(job),
+            _ => work.buffers,
+        };
+        let outcome = match failed {
+            Some(error) => Err(error),
+            None => Ok(Done {
+                name: work.name,
+                opcode: work.opcode,
+                cqe: last,
+                buffers,
+                received: work.received,
+            }),
+        };
+        (call, outcome)
+    }
+
+    /// Calls that were not answered in time fail, and with them the connection: nobody
+    /// knows what becomes of their commands.
+    fn late(&mut self, now: Instant, ended: &mut Ended) -> Result<(), Failure> {
+        if self.look_at.is_none_or(|at| at > now) {
+            return Ok(());
+        }
+        self.look_at = None;
+        let mut late = false;
+        for slot in &mut self.active {
+            let Some(active) = slot else { continue };
+            if active.pending == 0 || active.deadline > now {
+                if active.pending > 0 {
+                    self.look_at = sooner(self.look_at, Some(active.deadline));
+                }
+                continue;
+            }
+            late = true;
+            self.gave_up |= active.work.effect == Effect::Changes;
+            let error = Error::Timeout {
+                command: active.work.name,
+                after: self.command_timeout,
+            };
+            ended.push(Arc::clone(&active.call), Err(error));
+            // Its buffers stay with the queue.
+            *slot = None;
+        }
+        if late { Err(Failure::GivenUp) } else { Ok(()) }
+    }
+
+    /// The connection is of no use any more: the calls that were under way, and whether
+    /// something that changes something was. Until the controller ends it, too, it is read.
+    pub(super) fn disconnect(&mut self, linger: bool) -> (Vec<Active>, bool) {
+        let mut changes = std::mem::take(&mut self.gave_up);
+        let mut calls = Vec::new();
+        if let Some(mut queue) = self.queue.take() {
+            for tag in queue.tags().filter(|tag| token(*tag).is_none()) {
+                let (index, number) = ((tag >> 32) as usize, tag as u32);
+                if let Some(Some(active)) = self.active.get_mut(index) {
+                    active.work.put_back(number);
+                    active.work.again = true;
+                }
+            }
+            for mut active in self.active.drain(..).flatten() {
+                if active.pending > 0 {
+                    changes |= active.work.effect == Effect::Changes;
+                    active.work.repeats += 1;
+                }
+                if let Some(job) = active.job.take() {
+                    active.work.buffers = queue.release(job);
+                }
+                calls.push(active);
+            }
+            if linger && queue.linger() {
+                self.lingering = Some(queue);
+            }
+        }
+        self.active.clear();
+        self.free.clear();
+        self.unfinished.clear();
+        self.completions.clear();
+        (self.look_at, self.ready_by) = (None, None);
+        self.live = false;
+        self.role = Role::Unused;
+        (calls, changes)
+    }
+
+    pub(super) fn lingers(&self) -> bool {
+        self.lingering.is_some()
+    }
+
+    pub(super) fn abort(&mut self) {
+        if let Some(queue) = self.lingering.take() {
+            queue.abort();
+        }
+    }
+
+    /// Shuts the controller down, if there is one.
+    pub(super) fn shut_down(&mut self, now: Instant) -> bool {
+        let connected = self.live && self.failure.is_none() && !self.has_failed();
+        if let (true, Role::Admin(machine)) = (connected, &mut self.role) {
+            machine.shut_down(now);
+            self.ready_by = Some(now.after(SHUT_DOWN_PATIENCE));
+            return true;
+        }
+        false
+    }
+}
+
+/// The controller says that nothing was done, or that the data were damaged on their way,
+/// and does not forbid to try again (DNR).
+fn may_be_repeated(status: Status) -> bool {
+    let passing = [
+        Status::TRANSIENT_TRANSPORT_ERROR,
+        Status::COMMAND_INTERRUPTED,
+    ];
+    !status.dnr && passing.iter().any(|known| status.is(*known))
+}

@@ -1,0 +1,96 @@
+//! What a host's sockets are set to.
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::options::Options;
+
+/// Begins to connect. The socket is writable when that has ended, well or not.
+pub(super) fn connect(address: SocketAddr, options: &Options) -> io::Result<TcpStream> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM.nonblocking().cloexec(),
+        Some(Protocol::TCP),
+    )?;
+    socket.set_tcp_nodelay(true)?;
+    // All of it before the SYN, which has it too.
+    if let Some(tos) = options.tos.map(u32::from) {
+        if address.is_ipv6() {
+            socket.set_tclass_v6(tos)?;
+        } else {
+            socket.set_tos_v4(tos)?;
+        }
+    }
+    // Behind the TOS, which changes it.
+    if let Some(priority) = options.so_priority {
+        socket.set_priority(priority)?;
+    }
+    if let Some(interface) = &options.host_iface {
+        socket.bind_device(Some(interface.as_bytes()))?;
+    }
+    if let Some(host) = options.host_traddr {
+        socket.bind(&SocketAddr::new(host, 0).into())?;
+    }
+    match socket.connect(&address.into()) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use socket2::SockRef;
+
+    use super::*;
+
+    #[test]
+    fn options_reach_the_socket() {
+        for (listen, from) in [("127.0.0.1:0", "127.0.0.9"), ("[::1]:0", "::1")] {
+            let listener = TcpListener::bind(listen).unwrap();
+            let options = Options {
+                host_traddr: Some(from.parse().unwrap()),
+                host_iface: Some("lo".to_owned()),
+                tos: Some(0x48),
+                so_priority: Some(5),
+                ..Options::default()
+            };
+            let address = listener.local_addr().unwrap();
+            let stream = connect(address, &options).unwrap();
+            let (_, peer) = listener.accept().unwrap();
+            assert_eq!(peer.ip().to_string(), from);
+            assert_eq!(stream.local_addr().unwrap(), peer);
+            let socket = SockRef::from(&stream);
+            let tos = match address {
+                SocketAddr::V4(_) => socket.tos_v4(),
+                SocketAddr::V6(_) => socket.tclass_v6(),
+            };
+            assert_eq!(tos.unwrap(), 0x48);
+            assert_eq!(socket.priority().unwrap(), 5);
+            assert_eq!(socket.device().unwrap().as_deref(), Some(&b"lo"[..]));
+            assert!(socket.tcp_nodelay().unwrap() && socket.nonblocking().unwrap());
+        }
+    }
+
+    #[test]
+    fn what_the_system_refuses_is_an_error() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let no_such_interface = Options {
+            host_iface: Some("nvmf-none".to_owned()),
+            ..Options::default()
+        };
+        assert!(connect(address, &no_such_interface).is_err());
+        let not_ours = Options {
+            host_traddr: Some("192.0.2.1".parse().unwrap()),
+            ..Options::default()
+        };
+        let error = connect(address, &not_ours).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+    }
+}
