@@ -13,7 +13,7 @@ use zerocopy::IntoBytes;
 use super::super::succeeded;
 use super::live::Counter;
 use super::noise;
-use super::stamp;
+use super::stamp::{self, Ledger};
 use super::tally::{Tally, Usage};
 use super::workload::{Direction, Job, Limit, Walk};
 use crate::exit::{differs, usage};
@@ -34,7 +34,7 @@ pub(crate) struct Lane<'a> {
     flying: Vec<Flying>,
     /// Tags and buffers of commands that are not under way.
     idle: Vec<(usize, Buffer)>,
-    stamps: Option<Stamps>,
+    ledger: Option<Ledger>,
     completions: Vec<Completion>,
 }
 
@@ -44,16 +44,6 @@ struct Flying {
     direction: Direction,
     place: u64,
     since: Instant,
-}
-
-/// What has been written where, for `--verify`.
-struct Stamps {
-    /// By place: how often it has been written.
-    rounds: Vec<u32>,
-    /// By place: a command is under way there.
-    busy: Vec<bool>,
-    /// While all that was written is read back: the next place.
-    read_back: Option<u64>,
 }
 
 /// A part of a namespace.
@@ -169,11 +159,7 @@ impl<'a> Lane<'a> {
             idle: (0..job.iodepth)
                 .map(|index| (index, buffer(index)))
                 .collect(),
-            stamps: verify.then(|| Stamps {
-                rounds: vec![0; part.places as usize],
-                busy: vec![false; part.places as usize],
-                read_back: None,
-            }),
+            ledger: verify.then(|| Ledger::new(part.places as usize)),
             completions: Vec::with_capacity(job.iodepth),
         })
     }
@@ -237,11 +223,11 @@ impl<'a> Lane<'a> {
     /// # Errors
     /// What came back is not what was written, and those of [`Lane::run`].
     pub(crate) fn read_back(&mut self, counter: &Counter) -> anyhow::Result<u64> {
-        if let Some(stamps) = &mut self.stamps {
-            stamps.read_back = Some(0);
-            return Ok(self.run(Limit::default(), counter)?.count());
+        match &mut self.ledger {
+            Some(ledger) => ledger.read_back(),
+            None => return Ok(0),
         }
-        Ok(0)
+        Ok(self.run(Limit::default(), counter)?.count())
     }
 
     /// Sends as many commands as may be, and says how many those are.
@@ -270,30 +256,10 @@ impl<'a> Lane<'a> {
 
     /// Where the next command goes; nowhere once all has been read back.
     fn step(&mut self) -> Option<(Direction, u64)> {
-        let Some(stamps) = &mut self.stamps else {
-            return Some(self.walk.step());
-        };
-        let (direction, place) = match &mut stamps.read_back {
-            None => {
-                let (direction, mut place) = self.walk.step();
-                // Two at a time in one place, and nobody knows which is the last.
-                while stamps.busy[place as usize] {
-                    place = (place + 1) % self.walk.places();
-                }
-                (direction, place)
-            }
-            Some(at) => {
-                let mut rest = stamps.rounds.iter().skip(*at as usize);
-                let place = *at + rest.position(|round| *round > 0)? as u64;
-                *at = place + 1;
-                (Direction::Read, place)
-            }
-        };
-        stamps.busy[place as usize] = true;
-        if direction == Direction::Write {
-            stamps.rounds[place as usize] += 1;
+        match &mut self.ledger {
+            Some(ledger) => ledger.begin(&mut self.walk),
+            None => Some(self.walk.step()),
         }
-        Some((direction, place))
     }
 
     fn slba(&self, place: u64) -> u64 {
@@ -306,10 +272,9 @@ impl<'a> Lane<'a> {
         match direction {
             Direction::Read => (blocks(), Payload::Read(buffer)),
             Direction::Write => {
-                if let Some(stamps) = &self.stamps {
+                if let Some(ledger) = &self.ledger {
                     let block_size = self.namespace.block_size() as usize;
-                    let round = stamps.rounds[place as usize];
-                    stamp::fill(buffer.as_mut(), block_size, slba, round);
+                    stamp::fill(buffer.as_mut(), block_size, slba, ledger.round(place));
                 }
                 (blocks(), Payload::Write(buffer))
             }
@@ -333,8 +298,8 @@ impl<'a> Lane<'a> {
             }
             self.check(&completion, flying.place)?;
         }
-        if let Some(stamps) = &mut self.stamps {
-            stamps.busy[flying.place as usize] = false;
+        if let Some(ledger) = &mut self.ledger {
+            ledger.end(flying.place);
         }
         self.idle
             .extend(completion.buffer.map(|buffer| (index, buffer)));
@@ -344,11 +309,11 @@ impl<'a> Lane<'a> {
     /// What was read, with `--verify`: where this lane has written, that must have come
     /// back; if it only reads, an earlier one must have written there.
     fn check(&self, completion: &Completion, place: u64) -> anyhow::Result<()> {
-        let Some(stamps) = &self.stamps else {
+        let Some(ledger) = &self.ledger else {
             return Ok(());
         };
-        let round = Some(stamps.rounds[place as usize]).filter(|round| *round > 0);
-        if round.is_none() && self.job.rw.direction() != Some(Direction::Read) {
+        let round = Some(ledger.round(place)).filter(|round| *round > 0);
+        if round.is_none() && self.job.rw.writes() {
             return Ok(());
         }
         let block_size = self.namespace.block_size() as usize;

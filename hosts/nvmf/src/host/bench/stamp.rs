@@ -10,7 +10,7 @@
 //! | 24.. | noise that depends on LBA and round |
 use nvmf_tcp::digest::crc32c;
 
-use super::workload::xorshift;
+use super::workload::{Direction, Walk, xorshift};
 
 const MAGIC: [u8; 8] = *b"nvmf.chk";
 const LEN: usize = 24;
@@ -26,6 +26,68 @@ pub(crate) enum Wrong {
     Elsewhere { lba: u64, found: u64 },
     #[error("LBA {lba} holds what write {found} put there, not write {expected}")]
     Stale { lba: u64, found: u32, expected: u32 },
+}
+
+/// What was written where, by places for a command.
+pub(crate) struct Ledger {
+    /// How often it has been written.
+    rounds: Vec<u32>,
+    /// A command is under way there.
+    busy: Vec<bool>,
+    /// The next place to read back, once that has begun.
+    read_back: Option<usize>,
+}
+
+impl Ledger {
+    pub(crate) fn new(places: usize) -> Self {
+        Self {
+            rounds: vec![0; places],
+            busy: vec![false; places],
+            read_back: None,
+        }
+    }
+
+    /// Where the next command goes: where the walk says, or behind that if a command is
+    /// under way there, for of two at a time nobody knows which is the last. At least one
+    /// place must be free. `None` once all has been read back.
+    pub(crate) fn begin(&mut self, walk: &mut Walk) -> Option<(Direction, u64)> {
+        let (direction, place) = match &mut self.read_back {
+            None => {
+                let (direction, place) = walk.step();
+                let mut place = place as usize;
+                while self.busy[place] {
+                    place = (place + 1) % self.busy.len();
+                }
+                (direction, place)
+            }
+            Some(next) => {
+                let mut rest = self.rounds[*next..].iter();
+                let place = *next + rest.position(|round| *round > 0)?;
+                *next = place + 1;
+                (Direction::Read, place)
+            }
+        };
+        self.busy[place] = true;
+        if direction == Direction::Write {
+            self.rounds[place] += 1;
+        }
+        Some((direction, place as u64))
+    }
+
+    /// The command there has ended.
+    pub(crate) fn end(&mut self, place: u64) {
+        self.busy[place as usize] = false;
+    }
+
+    /// How often a place has been written, one that is under way included.
+    pub(crate) fn round(&self, place: u64) -> u32 {
+        self.rounds[place as usize]
+    }
+
+    /// From now on, all that was written is read, and nothing else.
+    pub(crate) fn read_back(&mut self) {
+        self.read_back = Some(0);
+    }
 }
 
 /// Fills whole blocks of `block_size` bytes, which go to `slba` and on.
@@ -91,7 +153,37 @@ fn crc(block: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::workload::{Job, Rw};
     use super::*;
+
+    #[test]
+    fn a_place_has_one_command_at_a_time_and_is_read_back_once() {
+        let job = Job {
+            rw: Rw::Randwrite,
+            bs: 512,
+            iodepth: 6,
+            batch: None,
+            rwmixread: 50,
+            hipri: false,
+        };
+        let (mut walk, mut ledger) = (Walk::new(&job, 8, 0), Ledger::new(8));
+        let mut flying = std::collections::VecDeque::new();
+        for _ in 0..200 {
+            let (direction, place) = ledger.begin(&mut walk).unwrap();
+            assert_eq!(direction, Direction::Write);
+            assert!(!flying.contains(&place), "{place} in {flying:?}");
+            flying.push_back(place);
+            if flying.len() == 6 {
+                ledger.end(flying.pop_front().unwrap());
+            }
+        }
+        assert_eq!((0..8).map(|place| ledger.round(place)).sum::<u32>(), 200);
+        ledger.rounds[3] = 0;
+        ledger.read_back();
+        let read: Vec<_> = std::iter::from_fn(|| ledger.begin(&mut walk)).collect();
+        let expected = [0, 1, 2, 4, 5, 6, 7].map(|place| (Direction::Read, place));
+        assert_eq!(read, expected);
+    }
 
     fn blocks() -> Vec<u8> {
         let mut data = vec![0; 2048];

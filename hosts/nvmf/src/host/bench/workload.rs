@@ -166,10 +166,6 @@ impl Walk {
         }
     }
 
-    pub(crate) fn places(&self) -> u64 {
-        self.places
-    }
-
     /// Which way the next command goes, and to which place.
     pub(crate) fn step(&mut self) -> (Direction, u64) {
         self.random = xorshift(self.random);
