@@ -111,6 +111,15 @@ pub(crate) fn differs(message: impl Into<String>) -> anyhow::Error {
     .into()
 }
 
+/// There was a connection, and will be none any more.
+pub(crate) fn gone(message: impl Into<String>) -> anyhow::Error {
+    Failure {
+        exit: Exit::Connection,
+        message: message.into(),
+    }
+    .into()
+}
+
 /// The error, and what to do about it.
 pub(crate) fn hinted(error: Error, hint: String) -> anyhow::Error {
     Hinted { error, hint }.into()
@@ -137,17 +146,22 @@ impl Exit {
             | Error::Closed
             | Error::Lost(_)
             | Error::Timeout { .. }
-            | Error::GivenUp => Self::Connection,
+            | Error::GivenUp
+            | Error::FailFast
+            | Error::FateUnknown => Self::Connection,
             Error::Controller(
                 HostError::Transport(_)
                 | HostError::Terminated(_)
                 | HostError::Timeout(_)
+                | HostError::Unanswered { .. }
                 | HostError::ControllerFailed,
             ) => Self::Connection,
             Error::Failed { status, .. } if status.is(Status::COMPARE_FAILURE) => Self::Differs,
             Error::Controller(_)
             | Error::Failed { .. }
             | Error::NoSuchNamespace { .. }
+            | Error::NamespaceReplaced { .. }
+            | Error::NotOffered { .. }
             | Error::NoQueueLeft { .. }
             | Error::Nonsense { .. } => Self::Refused,
             _ => Self::Failed,

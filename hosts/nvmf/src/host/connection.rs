@@ -1,4 +1,5 @@
 //! Which target, how to connect to it, and what to say when that fails.
+use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -7,7 +8,7 @@ use nvmf_core::wire::connect::InvalidParameter;
 use nvmf_core::wire::discovery::Subtype;
 use nvmf_core::wire::ids::{HostId, Nqn, Nsid};
 use nvmf_core::wire::status::Status;
-use nvmf_tcp::std::host::{Controller, Error, Namespace, Options, Url};
+use nvmf_tcp::std::host::{Controller, Error, Namespace, Options, Policy, Url};
 
 use super::number;
 use crate::exit;
@@ -42,6 +43,52 @@ pub(crate) struct ConnectArgs {
     /// Seconds without a sign of life after which the target gives up on this host; 0 is never
     #[arg(long, value_name = "SECONDS", help_heading = "Connection")]
     keep_alive_tmo: Option<u32>,
+
+    /// The address to connect from
+    #[arg(long, value_name = "ADDR", help_heading = "Connection")]
+    host_traddr: Option<IpAddr>,
+
+    /// The network interface to connect through
+    #[arg(long, value_name = "NAME", help_heading = "Connection")]
+    host_iface: Option<String>,
+
+    /// The TOS or traffic class byte of packets: DSCP times 4
+    #[arg(long, value_name = "BYTE", value_parser = number::<u8>, help_heading = "Connection")]
+    tos: Option<u8>,
+
+    /// Priority of packets within this machine (SO_PRIORITY), 0 to 6
+    #[arg(long, value_name = "N", help_heading = "Connection")]
+    so_priority: Option<u32>,
+}
+
+/// What to do when the connection is lost.
+#[derive(clap::Args)]
+pub(crate) struct RecoveryArgs {
+    /// Seconds from a loss, or a failed attempt, to the next attempt [default: 10]
+    #[arg(short = 'c', long, value_name = "SECONDS", help_heading = "Recovery")]
+    reconnect_delay: Option<u32>,
+
+    /// Seconds after which the target is given up: 0 is at once, -1 is never [default: 600]
+    #[arg(
+        short = 'l',
+        long,
+        value_name = "SECONDS",
+        allow_negative_numbers = true,
+        help_heading = "Recovery"
+    )]
+    ctrl_loss_tmo: Option<i64>,
+
+    /// Seconds after which commands fail instead of waiting: 0 is at once, -1 is never
+    /// [default: never]
+    #[arg(
+        short = 'F',
+        long = "fast_io_fail_tmo",
+        visible_alias = "fast-io-fail-tmo",
+        value_name = "SECONDS",
+        allow_negative_numbers = true,
+        help_heading = "Recovery"
+    )]
+    fast_io_fail_tmo: Option<i64>,
 }
 
 /// A subsystem.
@@ -105,6 +152,10 @@ impl ConnectArgs {
         if let Some(seconds) = self.keep_alive_tmo {
             options.keep_alive = Duration::from_secs(seconds.into());
         }
+        options.host_traddr = self.host_traddr;
+        options.host_iface.clone_from(&self.host_iface);
+        options.tos = self.tos;
+        options.so_priority = self.so_priority;
         options
     }
 
@@ -136,6 +187,22 @@ impl ConnectArgs {
         (0..count)
             .map(|_| Ok(controller.namespace(nsid)?))
             .collect()
+    }
+}
+
+impl RecoveryArgs {
+    pub(crate) fn policy(&self) -> Policy {
+        let mut policy = Policy::default();
+        if let Some(seconds) = self.reconnect_delay {
+            policy.reconnect_delay = Duration::from_secs(seconds.into());
+        }
+        if let Some(seconds) = self.ctrl_loss_tmo {
+            policy.ctrl_loss_tmo = Policy::seconds(seconds);
+        }
+        if let Some(seconds) = self.fast_io_fail_tmo {
+            policy.fast_io_fail_tmo = Policy::seconds(seconds);
+        }
+        policy
     }
 }
 
@@ -190,18 +257,21 @@ fn subsystem(url: &Url, options: &Options) -> anyhow::Result<Controller> {
 
 /// Connects; if that is refused, says what to do about it.
 pub(crate) fn connect(url: &Url, options: &Options) -> anyhow::Result<Controller> {
-    Controller::connect(url, options).map_err(|error| {
-        let hint = match &error {
-            Error::Controller(HostError::Refused {
-                status, parameter, ..
-            }) => hint(url, options, *status, *parameter),
-            _ => None,
-        };
-        match hint {
-            Some(hint) => exit::hinted(error, hint),
-            None => error.into(),
-        }
-    })
+    Controller::connect(url, options).map_err(|error| explain(error, url, options))
+}
+
+/// Why there is no connection, and what to do about it.
+pub(crate) fn explain(error: Error, url: &Url, options: &Options) -> anyhow::Error {
+    let hint = match &error {
+        Error::Controller(HostError::Refused {
+            status, parameter, ..
+        }) => hint(url, options, *status, *parameter),
+        _ => None,
+    };
+    match hint {
+        Some(hint) => exit::hinted(error, hint),
+        None => error.into(),
+    }
 }
 
 fn hint(

@@ -3,6 +3,7 @@
 //! | module | commands |
 //! |---|---|
 //! | [`discover`] | `nvmf discover` |
+//! | [`watch`] | `nvmf connect` |
 //! | [`list`] | `nvmf list` |
 //! | [`identify`] | `nvmf id-ctrl`, `nvmf id-ns` |
 //! | [`log`] | `nvmf get-log`, `nvmf smart-log` |
@@ -31,6 +32,7 @@ pub(crate) mod log;
 pub(crate) mod passthru;
 pub(crate) mod ping;
 pub(crate) mod transfer;
+pub(crate) mod watch;
 
 use std::io::{self, Write};
 
