@@ -8,11 +8,13 @@
 //! | [`target`] | catalog, devices and buffers in memory |
 //! | [`rig`] | connections of that target, in virtual time |
 //! | [`pair`] | hosts' queues against that target: pieces, delays, cuts, a tap |
+//! | [`association`] | a controller's machine at the host's end of an admin queue |
 //! | [`disk`] | what a namespace may hold, whatever order its commands were done in |
 //! | [`sequence`] | random operations of a host, checked against that |
 //! | [`random`] | numbers that a seed chooses |
 //! | [`fuzz`] | what must hold for any input: the bodies of the fuzz targets |
 
+pub mod association;
 pub mod bytes;
 pub mod crc;
 pub mod disk;

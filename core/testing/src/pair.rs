@@ -122,6 +122,7 @@ pub struct Pair {
     pub tap: Option<Tap>,
     links: Vec<Link>,
     seen: VecDeque<Seen>,
+    cut_next: Option<(usize, Way, u64)>,
 }
 
 struct Link {
@@ -214,6 +215,7 @@ impl Pair {
             tap: None,
             links: Vec::new(),
             seen: VecDeque::new(),
+            cut_next: None,
         }
     }
 
@@ -236,7 +238,11 @@ impl Pair {
             to_host: Wire::new(),
             composed: VecDeque::new(),
         });
-        self.rig.accept(target)
+        let link = self.rig.accept(target);
+        if let Some((_, way, bytes)) = self.cut_next.take_if(|it| it.0 == link) {
+            self.cut_at(link, way, bytes);
+        }
+        link
     }
 
     /// See [`HostQueue::configure`].
@@ -319,6 +325,17 @@ impl Pair {
         it.to_host.pieces.clear();
         self.host_ends(link, Happened::Closed);
         self.rig.close(link);
+    }
+
+    /// How many connections there were.
+    #[must_use]
+    pub fn links(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Like [`Pair::cut_at`], of a connection that is still to be made.
+    pub fn cut_next_at(&mut self, link: usize, way: Way, bytes: u64) {
+        self.cut_next = Some((link, way, bytes));
     }
 
     /// The connection is gone as soon as `bytes` have arrived one way.

@@ -8,17 +8,18 @@ use std::time::Duration;
 
 use nvmf_core::block::MediaError;
 use nvmf_core::host::queue::Connect;
-use nvmf_core::host::{Identity, Request, command};
+use nvmf_core::host::{Request, command};
 use nvmf_core::tcp::{host, target};
 use nvmf_core::wire::cqe::Cqe;
-use nvmf_core::wire::ids::{Cntlid, HostId, Nsid, Qid};
+use nvmf_core::wire::ids::{Cntlid, Nsid, Qid};
 use nvmf_core::wire::property::Property;
 use nvmf_core::wire::range::DsmRange;
 use nvmf_core::wire::sqe::{IoOpcode, Sqe};
 use nvmf_core::wire::status::Status;
 use zerocopy::IntoBytes;
 
-use crate::bytes::{CC_ENABLE, HOSTNQN, SUBNQN};
+use crate::association::identity;
+use crate::bytes::{CC_ENABLE, SUBNQN};
 use crate::crc::continue_crc32c;
 use crate::disk::{Access, Content, Disk};
 use crate::pair::{Happened, How, Pair, Payload, Way};
@@ -148,13 +149,6 @@ fn delivery(random: &mut Random) -> Delivery {
         0 => Delivery::Whole,
         1 => Delivery::Pieces(size),
         _ => Delivery::InPlace(size),
-    }
-}
-
-fn identity() -> Identity {
-    Identity {
-        hostnqn: HOSTNQN.parse().expect("is a name"),
-        hostid: HostId([7; 16]),
     }
 }
 
