@@ -3,6 +3,7 @@
 What `nvmf` writes is looked for by another way, in the guest or in the image; what it reads was put there by that way.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -136,6 +137,25 @@ class Host:
         count = f"bs=4096 skip={offset // 4096} count={length // 4096}"
         return self.target.run(f"dd if={source} {count} 2>/dev/null | md5sum").split()[0]
 
+    def flushes(self):
+        """Flushes that the guest's kernel has sent to namespace 2's disk. That disk knows no FUA: it takes a flush for it."""
+        return int(self.target.run("cat /sys/block/vda/stat").split()[15])
+
+    @contextlib.contextmanager
+    def exported(self, nsid, *options):
+        """An NBD export of a namespace, by its URI. It must end when it is asked to."""
+        path = self.logs / "nbd"
+        process = self.start("export", self.url(nsid), "--nbd", f"unix:{path}", *options)
+        try:
+            self.until(path.exists, f"{shown(process)}: no socket")
+            yield f"nbd+unix:///?socket={path}"
+            process.terminate()
+            self.end(process, 0, 20)
+        finally:
+            process.kill()
+            process.wait()
+            path.unlink(missing_ok=True)
+
     def same(self, nsid, start, data):
         """Whether a namespace holds the data from a block on, by either way."""
         block = BLOCK[nsid]
@@ -155,6 +175,15 @@ class Host:
 
 BLOCK = {1: 4096, 2: 512, 3: 4096}
 """Bytes of a block of each namespace."""
+
+
+def qemu(program, *words, seconds=60):
+    """Runs qemu-img or qemu-io, which must succeed; returns what it prints."""
+    command = [program, *(str(word) for word in words)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds)
+    if done.returncode != 0 or "failed" in done.stdout:
+        raise Failed(f"{' '.join(command)}: status {done.returncode}: {done.stdout}{done.stderr}")
+    return done.stdout
 
 
 def shown(process):
@@ -294,6 +323,32 @@ def tshark(host):
         capture.end()
     for verdict in capture.verdicts():
         assert verdict.startswith("PASS "), verdict
+
+
+@step("flush and FUA")
+def flush(host):
+    with host.exported(2) as uri:
+        # qemu-io flushes when it ends.
+        for command, expected in ("write 0 64k", 1), ("flush", 2), ("write -f 0 64k", 2):
+            before = host.flushes()
+            qemu("qemu-io", "-f", "raw", "-t", "writeback", "-c", command, uri)
+            assert host.flushes() - before == expected, f"{command}: {host.flushes() - before} flushes"
+
+
+@step("zeroes and holes")
+def zeroes(host):
+    for nsid in 1, 2:
+        data = os.urandom(MIB)
+        host.write(nsid, 0, data)
+        with host.exported(nsid) as uri:
+            qemu("qemu-io", "-f", "raw", "-c", "write -z 64k 128k", "-c", "write -z -u 256k 128k", uri)
+        zeroed = bytearray(data)
+        zeroed[64 * KIB : 192 * KIB] = zeroed[256 * KIB : 384 * KIB] = bytes(128 * KIB)
+        host.same(nsid, 0, bytes(zeroed))
+    stored = int(host.target.run("stat -c %b /tmp/file"))
+    with host.exported(3) as uri:
+        qemu("qemu-io", "-f", "raw", "-d", "unmap", "-c", "discard 8M 4M", uri)
+    assert int(host.target.run("stat -c %b /tmp/file")) <= stored - 4 * MIB // 512, "the file has no hole"
 
 
 @step("1000 connects", since="6.12")
