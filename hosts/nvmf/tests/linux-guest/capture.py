@@ -3,7 +3,10 @@
 import collections
 import re
 import signal
+import socket
+import struct
 import subprocess
+import time
 
 # NVMe/TCP 1.1, section 3.6.2: type, name, header length in bytes; and how many a captured session must show at least.
 # The two TermReqs (2 and 3) are no part of a healthy session.
@@ -45,6 +48,14 @@ class Capture:
 
     def end(self):
         """Ends the capture, of which nothing may have been lost."""
+        # dumpcap may be behind, and does not tell of what it has not read when it ends: it must see one connection more.
+        with socket.create_connection(("127.0.0.1", self._port)) as last:
+            mark = struct.pack(">HH", last.getsockname()[1], self._port)
+        deadline = time.monotonic() + 60
+        while mark not in self._path.read_bytes():
+            if time.monotonic() > deadline:
+                raise RuntimeError("dumpcap does not come to an end")
+            time.sleep(0.2)
         self._process.send_signal(signal.SIGINT)
         told = self._process.communicate(timeout=10)[1]
         if "/0 (" not in told:

@@ -16,11 +16,18 @@ from nvmet import NQN, Failed
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = [4 * KIB, 64 * KIB, 128 * KIB, 512 * KIB, MIB]
-DIGESTS = {"no digests": [], "header digests": ["--hdgst"], "data digests": ["--ddgst"], "both digests": ["--hdgst", "--ddgst"]}
+BOTH = ["--hdgst", "--ddgst"]
+DIGESTS = {"no digests": [], "header digests": ["--hdgst"], "data digests": ["--ddgst"], "both digests": BOTH}
 CAPSULES = {1: KIB, 2: 4 * KIB, 3: 64 * KIB}
 """What the capsules of some ports take, in bytes; those of port 0 take 16 KiB."""
 DEAF, SHALLOW, NOBODY = 4, 5, 6
 """Ports that take no data in capsules, that have queues of 16 entries, and that nobody listens on."""
+
+USAGE, CONNECTION, TARGET, DIFFERS = 2, 3, 4, 5
+"""Exit statuses: the command line, no connection, what the target says, differing data."""
+
+NO_COMMAND = "nvmet_tcp: failed cmd [0-9a-f]+ id [0-9]+ opcode [0-9]+|nvmet: got cmd [12] while CC.EN == 0 on qid"
+"""What the kernel logs of commands that it refuses, and of those that were under way when the host went."""
 
 STEPS = []
 
@@ -96,17 +103,18 @@ class Host:
     def text(self, *words, **how):
         return self.nvmf(*words, **how).decode()
 
-    def refused(self, regex, *words, seconds=60):
-        """`nvmf` must fail, and say so in one line."""
-        return self.gives_up(regex, self.start(*words), seconds)
+    def json(self, *words, **how):
+        return json.loads(self.nvmf(*words, "--output", "json", **how))
 
-    def gives_up(self, regex, process, seconds):
-        """What `start` began must fail, and say so in one line. Returns the seconds that took from now on."""
-        begun = time.monotonic()
-        _, err = self.end(process, 1, seconds)
+    def refused(self, status, regex, *words, seconds=60):
+        """`nvmf` must fail with this exit status, and say so in one line."""
+        self.gives_up(status, regex, self.start(*words), seconds)
+
+    def gives_up(self, status, regex, process, seconds):
+        """What `start` began must fail so."""
+        _, err = self.end(process, status, seconds)
         if not re.fullmatch(f"nvmf: .*(?:{regex}).*\n", err):
             raise Failed(f"{shown(process)}: no /{regex}/ in one line: {err}")
-        return time.monotonic() - begun
 
     def load(self, *options, nsid=1, seconds=60, rw="randrw"):
         """A bench in the background, well under way."""
@@ -201,30 +209,40 @@ def set_up(host):
 def discover(host):
     base = f"nvme+tcp://127.0.0.1:{host.target.port}"
     assert f"nvme+tcp://10.0.2.15:4420/{NQN}  nvme subsystem\n" in host.text("discover", base)
-    entries = json.loads(host.text("discover", base, "--output", "json"))
+    entries = host.json("discover", base)["records"]
     [entry] = [entry for entry in entries if entry["subnqn"] == NQN]
     expected = {"trtype": "tcp", "adrfam": "ipv4", "portid": 1, "traddr": "10.0.2.15", "trsvcid": "4420"}
     assert {key: entry[key] for key in expected} == expected, entry
-    host.text("discover", base, "--hdgst", "--ddgst")
+    host.text("discover", base, *BOTH)
 
 
-@step("id-ctrl")
-def id_ctrl(host):
-    fields = dict(line.split(": ", 1) for line in host.text("id-ctrl", host.url()).splitlines() if ": " in line)
-    assert fields["subnqn"] == NQN, fields
-    serial = host.target.run(f"cat $nvmet/subsystems/{NQN}/attr_serial").strip()
-    assert fields["sn"].strip() == serial, fields
+@step("id-ctrl, logs and features")
+def controller(host):
+    found = host.json("id-ctrl", host.url())
+    serial = host.target.run("cat $subsystem/attr_serial").strip()
+    assert (found["subnqn"], found["sn"].strip()) == (NQN, serial), found
     # 64 bytes of command and 16 KiB of data, in units of 16 bytes.
-    assert fields["ioccsz"].split()[0] == str((64 + 16 * KIB) // 16), fields
+    assert (found["ioccsz"], found["mdts"]) == ((64 + 16 * KIB) // 16, 0), found
+    assert f"ioccsz: {found['ioccsz']}" in host.text("id-ctrl", host.url())
+    assert host.json("smart-log", host.url())["critical_warning"] == 0
+    for log in 1, 3, 4, 5, 0xC:  # errors, firmware, changed namespaces, effects, ANA
+        host.json("get-log", host.url(), "--log-id", log)
+    host.refused(TARGET, "Invalid Log Page|Invalid Field", "get-log", host.url(), "--log-id", 0x7E, "--log-len", 512)
+    assert host.json("get-feature", host.url(), "--feature-id", 0xF)["value"] == 5000, "the keep alive timeout is not ours"
+    host.refused(TARGET, "Invalid Field", "get-feature", host.url(), "--feature-id", 0x7E)
 
 
-@step("id-ns of several namespaces")
-def id_ns(host):
-    for nsid, size in (1, 1 << 30), (2, host.image.stat().st_size), (3, 16 * MIB):
-        fields = dict(line.split(": ", 1) for line in host.text("id-ns", host.url(nsid)).splitlines() if ": " in line)
-        assert int(fields["nsze"]) == size // BLOCK[nsid], fields
-    host.refused(r"which namespace\? Add \?nsid=N to the URL; there are 1, 2, 3", "id-ns", host.url())
-    host.refused(r"no namespace 4; it has 1, 2, 3", "read", host.url(4))
+@step("list, and id-ns of several namespaces")
+def namespaces(host):
+    sizes = {1: 1 << 30, 2: host.image.stat().st_size, 3: 16 * MIB}
+    listed = {device["NameSpace"]: device for device in host.json("list", host.url())["Devices"]}
+    assert {nsid: device["PhysicalSize"] for nsid, device in listed.items()} == sizes, listed
+    for nsid, size in sizes.items():
+        found = host.json("id-ns", host.url(nsid))
+        assert found["nsze"] == size // BLOCK[nsid], found
+        assert listed[nsid]["SectorSize"] == BLOCK[nsid], listed
+    host.refused(USAGE, r"which namespace\? Add \?nsid=N to the URL; there are 1, 2, 3", "id-ns", host.url())
+    host.refused(TARGET, "no namespace 4; it has 1, 2, 3", "read", host.url(4))
 
 
 def data_step(name, options):
@@ -253,15 +271,14 @@ def compare(host):
     data = os.urandom(8 * KIB)
     host.write(2, 5, data)
     (host.logs / "data").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    host.refused("differ at byte 8191", "compare", host.url(2), "--start-block", 5, "--data", host.logs / "data")
+    host.refused(DIFFERS, "differ at byte 8191", "compare", host.url(2), "--start-block", 5, "--data", host.logs / "data")
 
 
 def capsule_step(port, limit):
     @step(f"capsules that take {limit} bytes of data")
     def capsule(host):
-        ioccsz = re.search(r"^ioccsz: (\d+)", host.text("id-ctrl", host.url(port=port)), re.MULTILINE)
-        assert ioccsz and int(ioccsz[1]) == (64 + limit) // 16, "the target does not as it is told"
-        for options in [], ["--hdgst", "--ddgst"]:
+        assert host.json("id-ctrl", host.url(port=port))["ioccsz"] == (64 + limit) // 16, "the target does not as it is told"
+        for options in [], BOTH:
             for size in 512, KIB, 4 * KIB, 4 * KIB + 512, 16 * KIB, 64 * KIB, 64 * KIB + 512:
                 sent = os.urandom(size)
                 host.write(2, 7, sent, *options, port=port)
@@ -275,7 +292,7 @@ for _port, _limit in CAPSULES.items():
 @step("a target whose capsules take not even Connect's data")
 def deaf(host):
     host.allow("nvmet_tcp: queue 0: failed to map data|nvmet_tcp: unexpected pdu type")
-    host.refused("the controller refused Connect: SGL Offset Invalid", "read", host.url(1, DEAF))
+    host.refused(TARGET, "the controller refused Connect: SGL Offset Invalid", "read", host.url(1, DEAF))
 
 
 @step("queues of 16 entries", since="6.12")
@@ -283,24 +300,36 @@ def shallow(host):
     host.target.run(f"listen {SHALLOW + 1} {4420 + SHALLOW} && rm $nvmet/ports/{SHALLOW + 1}/subsystems/{NQN}")
     host.target.write(f"ports/{SHALLOW + 1}/param_max_queue_size", 16)
     host.target.run(f"ln -s $subsystem $nvmet/ports/{SHALLOW + 1}/subsystems/")
-    host.refused("--iodepth must be 1 to 15 here", "bench", host.url(1, SHALLOW), "--iodepth", 16)
+    host.refused(USAGE, "--iodepth .* 15[: ]", "bench", host.url(1, SHALLOW), "--iodepth", 16)
     host.nvmf("bench", host.url(1, SHALLOW), "--rw", "randrw", "--iodepth", 15, "--runtime", 1)
     sent = os.urandom(20 * MIB)
     host.write(2, 9, sent, port=SHALLOW)
     assert host.read(2, 9, len(sent), port=SHALLOW) == sent, "read back differently"
 
 
-@step("load", since="6.12")
-def load(host):
-    patterns = ("randrw", "4k", 1), ("randrw", "4k", 127), ("randrw", "64k", 32), ("write", "1M", 8), ("read", "1M", 8)
-    for rw, bs, depth in patterns:
-        for options in [], ["--hdgst", "--ddgst"]:
-            shape = ["--rw", rw, "--bs", bs, "--iodepth", depth, "--runtime", 1]
-            said = host.text("bench", host.url(1), *shape, "--output", "json", *options)
-            [job] = json.loads(said)["jobs"]
-            iops = job["read"]["iops"] + job["write"]["iops"]
-            assert iops > 0, said
-            host.figure(f"{rw} {bs} depth {depth}{', digests' if options else ''}: {iops:.0f} IOPS")
+def load_step(queues, name, options):
+    @step(f"verified load on {queues} queues, {name}", since="6.12")
+    def load(host):
+        shapes = ("randrw", "4k", 16, 4), ("randrw", "512", 8, 1), ("randwrite", "64k", 8, 16), ("write", "1M", 2, 32)
+        for rw, bs, depth, size in shapes:
+            nsid = 2 if bs == "512" else 1
+            shape = ["--rw", rw, "--bs", bs, "--iodepth", depth, "--numjobs", queues, "--size", size * MIB]
+            told = host.json("bench", host.url(nsid), *shape, "--verify", *options)
+            [job] = told["jobs"]
+            assert job["error"] == 0 and job["read"]["io_bytes"] + job["write"]["io_bytes"] >= size * MIB, told
+            if rw == "write":
+                host.json("bench", host.url(nsid), "--rw", "read", *shape[2:], "--verify", *options)
+
+
+for _queues, _name in (1, "no digests"), (4, "both digests"):
+    load_step(_queues, _name, DIGESTS[_name])
+
+
+@step("speed", since="6.12")
+def speed(host):
+    for rw, bs, depth in ("randrw", "4k", 1), ("randrw", "4k", 128), ("write", "1M", 8), ("read", "1M", 8):
+        [job] = host.json("bench", host.url(1), "--rw", rw, "--bs", bs, "--iodepth", depth, "--runtime", 1)["jobs"]
+        host.figure(f"{rw} {bs} depth {depth}: {job['read']['iops'] + job['write']['iops']:.0f} IOPS")
 
 
 # nvmet says 4 MiB, and refuses longer commands, although it says that MDTS is 0: no limit.
@@ -310,19 +339,40 @@ def maxh2cdata(host):
     for rw in "write", "read":
         for options in [], ["--ddgst"]:
             host.nvmf("bench", host.url(1), "--rw", rw, "--bs", "4M", "--iodepth", 2, "--runtime", 0.2, *options)
-            host.refused("Data SGL Length Invalid", "bench", host.url(1), "--rw", rw, "--bs", "4100k", "--runtime", 1, *options)
+            longer = ["--rw", rw, "--bs", "4100k", "--runtime", 1, *options]
+            host.refused(TARGET, "Data SGL Length Invalid", "bench", host.url(1), *longer)
 
 
 @step("what tshark reads", since="6.12")
 def tshark(host):
+    host.allow("nvmet_tcp: failed to allocate queue, error -107")  # a connection by which a capture ends
     capture = Capture(host.logs / "host.pcapng", host.target.port, ["--hdr-digest", "--disable-sqflow"])
     try:
         for rw, bs in ("randread", "4k"), ("randwrite", "32k"):
-            host.nvmf("bench", host.url(1), "--rw", rw, "--bs", bs, "--iodepth", 4, "--runtime", 0.3, "--hdgst", "--ddgst")
+            host.nvmf("bench", host.url(1), "--rw", rw, "--bs", bs, "--iodepth", 4, "--runtime", 0.3, *BOTH)
     finally:
         capture.end()
     for verdict in capture.verdicts():
         assert verdict.startswith("PASS "), verdict
+
+
+@step("flush, discard, write zeroes; verify, of which nvmet knows nothing")
+def commands(host):
+    host.allow(NO_COMMAND)
+    before = host.flushes()
+    host.nvmf("flush", host.url(2))
+    assert host.flushes() == before + 1, "no flush came"
+    for nsid in 1, 2:
+        data = os.urandom(16 * BLOCK[nsid])
+        host.write(nsid, 0, data)
+        host.nvmf("write-zeroes", host.url(nsid), "--start-block", 3, "--block-count", 5)
+        block = BLOCK[nsid]
+        host.same(nsid, 0, data[: 3 * block] + bytes(5 * block) + data[8 * block :])
+    stored = int(host.target.run("stat -c %b /tmp/file"))
+    host.nvmf("discard", host.url(3), "--start-block", "0,1024", "--block-count", "256,256")
+    assert int(host.target.run("stat -c %b /tmp/file")) <= stored - 2 * MIB // 512, "the file has no holes"
+    host.refused(TARGET, "Invalid Command Opcode", "verify", host.url(1), "--block-count", 1)
+    host.refused(TARGET, "Invalid Command Opcode", "io-passthru", host.url(2), "--opcode", 0x7E)
 
 
 @step("flush and FUA")
@@ -377,7 +427,7 @@ def connects(host):
 def wrong_nqn(host):
     host.allow("nvmet: connect request for invalid subsystem")
     said = rf"is the NQN right\? The target offers: {re.escape(NQN)}"
-    host.refused(said, "read", host.url(1, nqn=NQN + "x"))
+    host.refused(TARGET, said, "read", host.url(1, nqn=NQN + "x"))
 
 
 @step("a host that is not allowed")
@@ -386,7 +436,8 @@ def refused_host(host):
     host.target.write(f"subsystems/{NQN}/attr_allow_any_host", 0)
     stranger = "nqn.2024-01.test:stranger"
     try:
-        host.refused(f"the target does not let this host in, whose name is {stranger}", "read", host.url(1), "--hostnqn", stranger)
+        said = f"the target does not let this host in, whose name is {stranger}"
+        host.refused(TARGET, said, "read", host.url(1), "--hostnqn", stranger)
         host.target.run(f"mkdir $nvmet/hosts/{stranger} && ln -s $nvmet/hosts/{stranger} $subsystem/allowed_hosts/")
         host.read(1, 0, 4096, "--hostnqn", stranger)
         host.target.run(f"rm $subsystem/allowed_hosts/{stranger} && rmdir $nvmet/hosts/{stranger}")
@@ -396,18 +447,16 @@ def refused_host(host):
 
 @step("a port behind which nobody listens")
 def nobody(host):
-    host.refused(r"did not answer ICReq: is it an NVMe/TCP target\?", "discover", f"nvme+tcp://127.0.0.1:{host.target.ports[NOBODY]}")
-
-
-REFUSED = "nvmet_tcp: failed cmd [0-9a-f]+ id [0-9]+ opcode [12]"
+    said = r"did not answer ICReq: is it an NVMe/TCP target\?"
+    host.refused(CONNECTION, said, "discover", f"nvme+tcp://127.0.0.1:{host.target.ports[NOBODY]}")
 
 
 @step("a path that ANA calls inaccessible")
 def ana(host):
-    host.allow(REFUSED)
+    host.allow(NO_COMMAND)
     try:
         host.target.write("ports/1/ana_groups/1/ana_state", "inaccessible")
-        host.refused("Read failed: Asymmetric Access Inaccessible", "read", host.url(1), "--data-size", "4k")
+        host.refused(TARGET, "Read failed: Asymmetric Access Inaccessible", "read", host.url(1), "--data-size", "4k")
         host.target.write("ports/1/ana_groups/1/ana_state", "non-optimized")
         host.read(1, 0, 4096)
     finally:
@@ -416,13 +465,13 @@ def ana(host):
 
 @step("a namespace that goes away under load")
 def namespace_gone(host):
-    host.allow(REFUSED)
+    host.allow(NO_COMMAND)
     process = host.load()
     host.target.write(f"subsystems/{NQN}/namespaces/1/enable", 0)
     try:
         # Linux knows a namespace that is disabled from one that is not there.
-        host.gives_up("(Read|Write) failed: (Internal Path Error|Invalid Namespace or Format)", process, 20)
-        host.refused("no namespace 1; it has 2, 3", "read", host.url(1))
+        host.gives_up(TARGET, "(Read|Write) failed: (Internal Path Error|Invalid Namespace or Format)", process, 20)
+        host.refused(TARGET, "no namespace 1; it has 2, 3", "read", host.url(1))
     finally:
         host.target.write(f"subsystems/{NQN}/namespaces/1/enable", 1)
     host.read(1, 0, 4096)
@@ -434,8 +483,8 @@ def subsystem_gone(host):
     # The port has no other, so that it goes too.
     host.target.run(f"rm $nvmet/ports/1/subsystems/{NQN}")
     try:
-        host.gives_up("closed the connection|connection lost", process, 20)
-        host.refused("did not answer ICReq", "read", host.url(1))
+        host.gives_up(CONNECTION, "closed the connection|connection lost", process, 20)
+        host.refused(CONNECTION, "did not answer ICReq", "read", host.url(1))
     finally:
         host.target.run("ln -s $subsystem $nvmet/ports/1/subsystems/")
     host.read(1, 0, 4096)
@@ -447,5 +496,5 @@ def subsystem_gone(host):
 def killed(host):
     process = host.load()
     host.target.kill()
-    host.gives_up("closed the connection|connection lost", process, 20)
-    host.refused("nothing listens", "read", host.url(1))
+    host.gives_up(CONNECTION, "closed the connection|connection lost", process, 20)
+    host.refused(CONNECTION, "nothing listens", "read", host.url(1))
