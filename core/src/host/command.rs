@@ -99,6 +99,9 @@ pub fn keep_alive() -> Sqe {
 /// FUA, of CDW12: Force Unit Access.
 pub const FUA: u32 = 1 << 30;
 
+/// DEAC of Write Zeroes, in CDW12: the controller may deallocate the blocks.
+pub const DEAC: u32 = 1 << 25;
+
 /// Flush.
 #[must_use]
 pub fn flush(nsid: Nsid) -> Sqe {

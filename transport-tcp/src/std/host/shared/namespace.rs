@@ -236,11 +236,15 @@ impl SharedNamespace {
 
     /// Writes zeroes to `blocks` blocks, without sending them.
     pub fn write_zeroes(&self, slba: u64, blocks: u64) -> Request<()> {
-        let step = self.limits.write_zeroes;
-        match self.unless_offered(Oncs::NVMWZSV, "Write Zeroes") {
-            Some(error) => Request::ready(Err(error)),
-            None => self.without_data(IoOpcode::WriteZeroes, slba, blocks, step),
-        }
+        self.zero(slba, blocks, self.template(IoOpcode::WriteZeroes))
+    }
+
+    /// Like [`SharedNamespace::write_zeroes`], and the controller may deallocate the blocks
+    /// (DEAC). For namespaces that say that such blocks read as zeroes (DLFEAT).
+    pub fn deallocate_to_zeroes(&self, slba: u64, blocks: u64) -> Request<()> {
+        let mut sqe = self.template(IoOpcode::WriteZeroes);
+        sqe.cdw12 = (sqe.cdw12.get() | command::DEAC).into();
+        self.zero(slba, blocks, sqe)
     }
 
     /// Lets the controller read `blocks` blocks, without their data being sent.
@@ -248,7 +252,7 @@ impl SharedNamespace {
         let step = self.limits.verify;
         match self.unless_offered(Oncs::NVMVFYS, "Verify") {
             Some(error) => Request::ready(Err(error)),
-            None => self.without_data(IoOpcode::Verify, slba, blocks, step),
+            None => self.without_data(self.template(IoOpcode::Verify), slba, blocks, step),
         }
     }
 
@@ -411,15 +415,24 @@ impl SharedNamespace {
         Ok(Work::io(opcode.name(), plan, payload))
     }
 
-    fn without_data(&self, opcode: IoOpcode, slba: u64, blocks: u64, step: u64) -> Request<()> {
+    fn zero(&self, slba: u64, blocks: u64, sqe: Sqe) -> Request<()> {
+        let step = self.limits.write_zeroes;
+        match self.unless_offered(Oncs::NVMWZSV, "Write Zeroes") {
+            Some(error) => Request::ready(Err(error)),
+            None => self.without_data(sqe, slba, blocks, step),
+        }
+    }
+
+    fn without_data(&self, sqe: Sqe, slba: u64, blocks: u64, step: u64) -> Request<()> {
         let plan = Plan::Blocks(Blocks {
-            sqe: self.template(opcode),
+            sqe,
             slba,
             blocks,
             step,
             block_size: 0,
         });
-        self.submit(Work::io(opcode.name(), plan, Payload::Nothing), nothing)
+        let name = sqe.io_opcode().name();
+        self.submit(Work::io(name, plan, Payload::Nothing), nothing)
     }
 
     fn template(&self, opcode: IoOpcode) -> Sqe {

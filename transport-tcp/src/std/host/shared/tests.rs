@@ -100,7 +100,8 @@ fn every_command_does_what_it_says() {
     namespace.verify(0, BLOCKS).wait().unwrap();
     namespace.flush().wait().unwrap();
     namespace.write_zeroes(10, 16).wait().unwrap();
-    namespace.deallocate(26, 16).wait().unwrap();
+    namespace.deallocate(26, 8).wait().unwrap();
+    namespace.deallocate_to_zeroes(34, 8).wait().unwrap();
     let read = Vec::from(namespace.read(10, vec![1; data.len()]).wait().unwrap());
     assert!(read[..32 * 512].iter().all(|byte| *byte == 0));
     assert!(read[32 * 512..] == data[32 * 512..]);
