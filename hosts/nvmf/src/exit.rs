@@ -255,6 +255,8 @@ mod tests {
             (failed(Status::LBA_OUT_OF_RANGE).into(), Exit::Refused),
             (failed(Status::COMPARE_FAILURE).into(), Exit::Differs),
             (hinted(Error::GivenUp, "why?".to_owned()), Exit::Connection),
+            (gone("given up"), Exit::Connection),
+            (Error::FailFast.into(), Exit::Connection),
             (differs("at byte 7"), Exit::Differs),
         ] {
             assert_eq!(Exit::of(&error), exit, "{error}");

@@ -24,10 +24,12 @@ mod server;
 mod volume;
 
 use std::process;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use nvmf_tcp::std::host::Event;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -35,7 +37,8 @@ use signal_hook::iterator::Signals;
 use self::address::Address;
 use self::server::Server;
 use self::volume::Volume;
-use crate::host::{NamespaceArgs, OutputArgs};
+use crate::exit;
+use crate::host::{NamespaceArgs, OutputArgs, RecoveryArgs};
 
 /// How long what is under way may take once the server is told to stop.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -67,6 +70,11 @@ When the server is ready it prints one line on standard output:
       ready nbd+unix:///?socket=/run/disk.sock
 with the URI that clients use. What happens afterwards is logged on standard
 error, one line an event.
+
+When the target is lost, requests wait while the connection is made again, and
+are sent again where that is safe; --ctrl-loss-tmo says for how long, and
+--fast-io-fail-tmo lets them fail earlier. If the target does not come back in
+time, the server ends with status 3.
 
 SIGTERM, SIGINT and SIGHUP stop it: it takes no more requests, finishes what is
 under way, removes its socket, and exits with status 0. A second signal ends it
@@ -105,34 +113,86 @@ pub(crate) struct Args {
     read_only: bool,
 
     #[command(flatten)]
+    recovery: RecoveryArgs,
+
+    #[command(flatten)]
     output: OutputArgs,
 }
 
-/// Serves until a signal comes.
+/// Why the server stops.
+enum Stop {
+    Signal,
+    /// The controller was given up, for this reason.
+    Gone(String),
+}
+
+/// Serves until a signal comes, or the controller is given up.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     // Before any thread starts, so that none of them is interrupted in vain.
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot handle signals")?;
-    let namespace = args.namespace.open()?;
-    let (volume, export) = Volume::new(namespace, args.name, args.read_only)?;
-    let server = Server::start(&args.nbd, export, volume)?;
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot handle signals")?;
+    let (association, namespace) = args.namespace.attach(&args.recovery)?;
+    let (stop, stops) = mpsc::channel();
+    watch(association.events(), stop.clone())?;
+    let (volume, export) = Volume::new(&association, namespace, args.name, args.read_only)?;
+    let mut server = Server::start(&args.nbd, export, volume)?;
+    stop_on_signal(signals, stop)?;
     announce(&server, &args.output);
-    signals.forever().next();
+    let why = stops.recv();
     tracing::info!("stopping: finishing what is under way");
-    thread::Builder::new()
-        .spawn(move || {
-            if signals.forever().next().is_some() {
-                tracing::warn!("stopping at once");
-                process::exit(1);
-            }
-        })
-        .context("cannot start a thread for signals")?;
-    if !server.stop(PATIENCE) {
-        bail!(
-            "not all that was under way could be finished within {} s",
-            PATIENCE.as_secs()
-        );
+    let finished = server.stop(PATIENCE);
+    if let Ok(Stop::Gone(why)) = why {
+        return Err(exit::gone(format!("the target is given up{why}")));
+    }
+    if !finished {
+        let patience = PATIENCE.as_secs();
+        bail!("not all that was under way was finished within {patience} s");
     }
     tracing::info!("stopped");
+    Ok(())
+}
+
+/// Logs what happens to the association, and stops the server at its end.
+fn watch(events: Receiver<Event>, stop: Sender<Stop>) -> anyhow::Result<()> {
+    let watch = move || {
+        let mut why = String::new();
+        for event in events {
+            match event {
+                Event::Connected | Event::Reconnected => tracing::info!("target: {event}"),
+                _ => tracing::warn!("target: {event}"),
+            }
+            match event {
+                Event::Lost(error) => why = format!(": {error}"),
+                Event::Gone => {
+                    // Nobody listens if it stops already.
+                    let _ = stop.send(Stop::Gone(std::mem::take(&mut why)));
+                }
+                _ => {}
+            }
+        }
+    };
+    thread::Builder::new()
+        .name("nbd-events".to_owned())
+        .spawn(watch)
+        .context("cannot start a thread for events")?;
+    Ok(())
+}
+
+/// Stops the server at the first signal, and the process at the second.
+fn stop_on_signal(mut signals: Signals, stop: Sender<Stop>) -> anyhow::Result<()> {
+    let watch = move || {
+        let mut signals = signals.forever();
+        signals.next();
+        // Nobody listens if it stops already.
+        let _ = stop.send(Stop::Signal);
+        if signals.next().is_some() {
+            tracing::warn!("stopping at once");
+            process::exit(1);
+        }
+    };
+    thread::Builder::new()
+        .name("nbd-signals".to_owned())
+        .spawn(watch)
+        .context("cannot start a thread for signals")?;
     Ok(())
 }
 

@@ -28,6 +28,8 @@ pub(super) enum Operation {
         fua: bool,
         /// The blocks may be deallocated, since they then read as zeroes.
         deallocate: bool,
+        /// Rather not at all than as slowly as data.
+        fast: bool,
     },
 }
 
@@ -42,6 +44,12 @@ impl Refusal {
     pub(super) fn new(errno: Errno, message: impl Into<String>) -> Self {
         let message = message.into();
         Self { errno, message }
+    }
+
+    /// Zeroes may take as long as data.
+    pub(super) fn not_faster() -> Self {
+        let message = "zeroes are not known to be faster than data here";
+        Self::new(Errno::NotSupported, message)
     }
 }
 
@@ -88,15 +96,16 @@ impl Operation {
             command::WRITE_ZEROES if export.write_zeroes => {
                 let blocks = blocks(request, export, Errno::NoSpace)?;
                 let deallocate = export.deallocated_is_zero && !has(command_flag::NO_HOLE);
+                let fast = has(command_flag::FAST_ZERO);
                 // Without it the controller may have to write them all.
-                if has(command_flag::FAST_ZERO) && !deallocate {
-                    let message = "zeroes are not known to be faster than data here";
-                    return Err(Refusal::new(Errno::NotSupported, message));
+                if fast && !deallocate {
+                    return Err(Refusal::not_faster());
                 }
                 Ok(Self::WriteZeroes {
                     blocks,
                     fua,
                     deallocate,
+                    fast,
                 })
             }
             _ => Err(inval("the command is unknown here")),
@@ -181,13 +190,15 @@ mod tests {
             assert_eq!(of(3, flag, 0, 0), Operation::Flush);
             let blocks = blocks(0, 1 << 18);
             assert_eq!(of(4, flag, 0, 1 << 30), Operation::Trim { blocks, fua });
-            for (no_hole, deallocate) in [(0, true), (2, false)] {
+            for (more, deallocate, fast) in [(0, true, false), (2, false, false), (16, true, true)]
+            {
                 let zeroes = Operation::WriteZeroes {
                     blocks,
                     fua,
                     deallocate,
+                    fast,
                 };
-                assert_eq!(of(6, flag | no_hole, 0, 1 << 30), zeroes);
+                assert_eq!(of(6, flag | more, 0, 1 << 30), zeroes);
             }
         }
     }

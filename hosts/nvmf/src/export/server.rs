@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -46,6 +46,7 @@ struct State {
 pub(super) struct Server {
     shared: Arc<Shared>,
     listener: Arc<Socket>,
+    acceptor: Option<JoinHandle<()>>,
     address: Address,
 }
 
@@ -53,7 +54,7 @@ impl Server {
     /// Listens, and serves whoever connects.
     pub(super) fn start(address: &Address, export: Export, volume: Volume) -> anyhow::Result<Self> {
         let (listener, address) = listen(address)?;
-        let server = Self {
+        let mut server = Self {
             shared: Arc::new(Shared {
                 export,
                 volume,
@@ -61,14 +62,16 @@ impl Server {
                 left: Condvar::new(),
             }),
             listener: Arc::new(listener),
+            acceptor: None,
             address,
         };
         let shared = Arc::clone(&server.shared);
         let listener = Arc::clone(&server.listener);
-        thread::Builder::new()
+        let acceptor = thread::Builder::new()
             .name("nbd-accept".to_owned())
             .spawn(move || accept(&listener, &shared))
             .context("cannot start a thread for clients")?;
+        server.acceptor = Some(acceptor);
         Ok(server)
     }
 
@@ -84,11 +87,11 @@ impl Server {
 
     /// Takes no more requests, and waits until those under way are answered, but no
     /// longer than `patience`. Whether all of them were.
-    pub(super) fn stop(&self, patience: Duration) -> bool {
+    pub(super) fn stop(&mut self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let mut state = self.shared.state();
         state.stopping = true;
-        // Wakes the thread that accepts.
+        // Wakes the thread that accepts, which has the namespace in its hands.
         let _ = self.listener.shutdown(Shutdown::Both);
         for socket in state.connections.values() {
             // A client that has left already needs no end.
@@ -100,7 +103,13 @@ impl Server {
             .left
             .wait_timeout_while(state, left, |state| !state.connections.is_empty())
             .unwrap_or_else(PoisonError::into_inner);
-        state.connections.is_empty()
+        let all = state.connections.is_empty();
+        drop(state);
+        if let Some(acceptor) = self.acceptor.take() {
+            // If it panicked, there is nothing left to save.
+            let _ = acceptor.join();
+        }
+        all
     }
 }
 

@@ -1,52 +1,55 @@
 //! The namespace, as requests see it.
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nvmf_core::wire::identify::{DeallocatedRead, Dlfeat, IdentifyNamespace, Nsattr, Nsfeat, Oncs};
 use nvmf_core::wire::status::Status;
 use nvmf_tcp::std::buffer::Buffer;
-use nvmf_tcp::std::host::{Error, Namespace};
+use nvmf_tcp::std::host::{Association, Error, SharedNamespace};
 
 use super::negotiation::Export;
 use super::protocol::{Errno, MAX_PAYLOAD};
 use super::request::{Blocks, Operation, Refusal};
 
+/// Zeroes of one write, bytes, where the controller has to be sent them.
+const ZEROES: u64 = 256 << 10;
+
 /// A namespace that all connections share.
 pub(super) struct Volume {
-    namespace: Mutex<Namespace>,
-    block_size: u32,
+    namespace: SharedNamespace,
+    /// The same, and what it writes is on the medium when a command ends.
+    durable: SharedNamespace,
+    /// Commands that the controller offers, and then does not know.
+    no_write_zeroes: AtomicBool,
+    no_deallocate: AtomicBool,
 }
 
 impl Volume {
     /// The namespace, and what clients are told of it.
     pub(super) fn new(
-        namespace: Namespace,
+        association: &Association,
+        namespace: SharedNamespace,
         name: Option<String>,
         read_only: bool,
     ) -> Result<(Self, Export), Error> {
-        let controller = namespace.controller().identify()?;
-        let identify = namespace
-            .controller()
-            .identify_namespace(namespace.nsid())?;
-        let block_size = namespace.block_size();
+        let identify = association.identify_namespace(namespace.nsid()).wait()?;
+        let (block_size, nqn) = (namespace.block_size(), association.subnqn());
         let export = Export {
-            name: name.unwrap_or_else(|| namespace.controller().subnqn().to_string()),
-            description: format!(
-                "namespace {} of {}",
-                namespace.nsid().0,
-                namespace.controller().subnqn()
-            ),
+            name: name.unwrap_or_else(|| nqn.to_string()),
+            description: format!("namespace {} of {nqn}", namespace.nsid().0),
             size: namespace.blocks().saturating_mul(block_size.into()),
             block_size,
             preferred: preferred(&identify, block_size),
             read_only: read_only || identify.nsattr.contains(Nsattr::CWP),
-            trim: controller.oncs.contains(Oncs::NVMDSMSV),
-            write_zeroes: controller.oncs.contains(Oncs::NVMWZSV),
+            trim: namespace.offers(Oncs::NVMDSMSV),
+            write_zeroes: namespace.offers(Oncs::NVMWZSV),
             deallocated_is_zero: identify.dlfeat.contains(Dlfeat::WZDS)
                 && identify.dlfeat.read_behavior() == DeallocatedRead::Zeroes,
         };
         let volume = Self {
-            namespace: Mutex::new(namespace),
-            block_size,
+            durable: namespace.with_fua(true),
+            namespace,
+            no_write_zeroes: AtomicBool::new(false),
+            no_deallocate: AtomicBool::new(false),
         };
         Ok((volume, export))
     }
@@ -57,30 +60,107 @@ impl Volume {
         operation: Operation,
         data: Option<Buffer>,
     ) -> Result<Option<Buffer>, Refusal> {
-        let mut namespace = self
-            .namespace
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let outcome = match operation {
+        match operation {
             Operation::Read(Blocks { slba, count }) => {
-                let mut buffer = Buffer::zeroed(count as usize * self.block_size as usize);
-                return match namespace.read(slba, buffer.as_mut()) {
-                    Ok(()) => Ok(Some(buffer)),
-                    Err(error) => Err(refusal(&error)),
-                };
+                // No more than a request may have.
+                let len = count as usize * self.namespace.block_size() as usize;
+                let read = self.namespace.read(slba, Buffer::zeroed(len)).await;
+                return read.map(Some).map_err(refusal);
             }
-            Operation::Write { blocks, fua } => namespace
-                .write(blocks.slba, data.as_ref().map_or(&[], AsRef::as_ref))
-                .and_then(|()| if fua { namespace.flush() } else { Ok(()) }),
-            Operation::Flush => namespace.flush(),
-            Operation::Trim { blocks, fua } => namespace
-                .deallocate(blocks.slba, blocks.count)
-                .and_then(|()| if fua { namespace.flush() } else { Ok(()) }),
-            Operation::WriteZeroes { blocks, fua, .. } => namespace
-                .write_zeroes(blocks.slba, blocks.count)
-                .and_then(|()| if fua { namespace.flush() } else { Ok(()) }),
+            Operation::Write { blocks, fua } => {
+                if let Some(data) = data {
+                    let write = self.with_fua(fua).write(blocks.slba, data);
+                    write.await.map_err(refusal)?;
+                }
+            }
+            Operation::Flush => self.namespace.flush().await.map_err(refusal)?,
+            Operation::Trim { blocks, fua } => {
+                self.trim(blocks).await?;
+                if fua {
+                    self.namespace.flush().await.map_err(refusal)?;
+                }
+            }
+            Operation::WriteZeroes {
+                blocks,
+                fua,
+                deallocate,
+                fast,
+            } => {
+                let namespace = self.with_fua(fua);
+                if !self.zero(namespace, blocks, deallocate).await? {
+                    if fast {
+                        return Err(Refusal::not_faster());
+                    }
+                    self.send_zeroes(namespace, blocks).await?;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn with_fua(&self, fua: bool) -> &SharedNamespace {
+        if fua { &self.durable } else { &self.namespace }
+    }
+
+    /// Deallocates, if the controller can: it is a hint.
+    async fn trim(&self, Blocks { slba, count }: Blocks) -> Result<(), Refusal> {
+        if self.no_deallocate.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        match self.namespace.deallocate(slba, count).await {
+            Err(error) if is_unknown(&error) => {
+                if !self.no_deallocate.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("{error}: nothing is deallocated from now on");
+                }
+                Ok(())
+            }
+            outcome => outcome.map_err(refusal),
+        }
+    }
+
+    /// Writes zeroes without sending them. False if the controller cannot, although it says so.
+    async fn zero(
+        &self,
+        namespace: &SharedNamespace,
+        Blocks { slba, count }: Blocks,
+        deallocate: bool,
+    ) -> Result<bool, Refusal> {
+        if self.no_write_zeroes.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let zero = match deallocate {
+            true => namespace.deallocate_to_zeroes(slba, count),
+            false => namespace.write_zeroes(slba, count),
         };
-        outcome.map(|()| None).map_err(|error| refusal(&error))
+        match zero.await {
+            Err(error) if is_unknown(&error) => {
+                if !self.no_write_zeroes.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("{error}: zeroes are sent as data from now on");
+                }
+                Ok(false)
+            }
+            outcome => outcome.map(|()| true).map_err(refusal),
+        }
+    }
+
+    async fn send_zeroes(
+        &self,
+        namespace: &SharedNamespace,
+        Blocks { slba, count }: Blocks,
+    ) -> Result<(), Refusal> {
+        let block_size = u64::from(namespace.block_size());
+        let step = (ZEROES / block_size).max(1);
+        let mut done = 0;
+        while done < count {
+            let some = step.min(count - done);
+            let zeroes = Buffer::zeroed((some * block_size) as usize);
+            namespace
+                .write(slba + done, zeroes)
+                .await
+                .map_err(refusal)?;
+            done += some;
+        }
+        Ok(())
     }
 }
 
@@ -97,12 +177,73 @@ fn preferred(identify: &IdentifyNamespace, block_size: u32) -> u32 {
         .clamp(block_size.max(4096), MAX_PAYLOAD)
 }
 
+/// The controller does not know the command after all.
+fn is_unknown(error: &Error) -> bool {
+    let unknown = [Status::INVALID_OPCODE, Status::INVALID_FIELD];
+    matches!(error, Error::Failed { status, .. } if unknown.iter().any(|code| status.is(*code)))
+}
+
 /// An error of the namespace in terms of NBD.
-fn refusal(error: &Error) -> Refusal {
-    let errno = match error {
-        Error::Failed { status, .. } if status.is(Status::NAMESPACE_WRITE_PROTECTED) => Errno::Perm,
-        Error::Failed { status, .. } if status.is(Status::CAPACITY_EXCEEDED) => Errno::NoSpace,
+fn refusal(error: Error) -> Refusal {
+    let errno = match &error {
+        Error::Failed { status, .. } => {
+            tracing::warn!("{error}");
+            errno(*status)
+        }
+        // The connection, of which its events tell.
         _ => Errno::Io,
     };
     Refusal::new(errno, error.to_string())
+}
+
+fn errno(status: Status) -> Errno {
+    [
+        (Status::NAMESPACE_WRITE_PROTECTED, Errno::Perm),
+        (Status::RESERVATION_CONFLICT, Errno::Perm),
+        (Status::CAPACITY_EXCEEDED, Errno::NoSpace),
+    ]
+    .into_iter()
+    .find(|(code, _)| status.is(*code))
+    .map_or(Errno::Io, |(_, errno)| errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::FromZeros;
+
+    use super::*;
+
+    #[test]
+    fn the_preferred_size_is_a_power_of_two() {
+        let mut identify = IdentifyNamespace::new_zeroed();
+        identify.npwg = 99.into();
+        assert_eq!(preferred(&identify, 512), 4096);
+        assert_eq!(preferred(&identify, 65_536), 65_536);
+        identify.nsfeat = Nsfeat::OPTPERF;
+        assert_eq!(preferred(&identify, 512), 65_536);
+        identify.npwg = 0.into();
+        assert_eq!(preferred(&identify, 512), 4096);
+        identify.npwg = u16::MAX.into();
+        assert_eq!(preferred(&identify, 65_536), MAX_PAYLOAD);
+    }
+
+    #[test]
+    fn statuses_become_errors() {
+        for (status, expected) in [
+            (Status::CAPACITY_EXCEEDED.with_dnr(), Errno::NoSpace),
+            (Status::NAMESPACE_WRITE_PROTECTED, Errno::Perm),
+            (Status::UNRECOVERED_ERROR, Errno::Io),
+        ] {
+            let error = Error::Failed {
+                command: "Write",
+                opcode: 1,
+                status,
+            };
+            assert!(!is_unknown(&error));
+            let refusal = refusal(error);
+            assert_eq!(refusal.errno, expected);
+            assert!(refusal.message.starts_with("Write failed: "));
+        }
+        assert_eq!(refusal(Error::FailFast).errno, Errno::Io);
+    }
 }

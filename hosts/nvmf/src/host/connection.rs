@@ -8,7 +8,9 @@ use nvmf_core::wire::connect::InvalidParameter;
 use nvmf_core::wire::discovery::Subtype;
 use nvmf_core::wire::ids::{HostId, Nqn, Nsid};
 use nvmf_core::wire::status::Status;
-use nvmf_tcp::std::host::{Controller, Error, Namespace, Options, Policy, Url};
+use nvmf_tcp::std::host::{
+    Association, Controller, Error, Host, Namespace, Options, Policy, SharedNamespace, Url,
+};
 
 use super::number;
 use crate::exit;
@@ -167,7 +169,7 @@ impl ConnectArgs {
     /// The namespace that the URL names, or the only one.
     pub(crate) fn namespace(&self, url: &Url) -> anyhow::Result<Namespace> {
         let controller = self.subsystem(url)?;
-        let nsid = given_or_only(url.nsid, &controller)?;
+        let nsid = given_or_only(url.nsid, || controller.active_namespaces())?;
         Ok(controller.namespace(nsid)?)
     }
 
@@ -183,7 +185,7 @@ impl ConnectArgs {
         options.queue_depth = options.queue_depth.max(depth.into());
         options.io_queues = options.io_queues.max(count);
         let controller = subsystem(url, &options)?;
-        let nsid = given_or_only(url.nsid, &controller)?;
+        let nsid = given_or_only(url.nsid, || controller.active_namespaces())?;
         (0..count)
             .map(|_| Ok(controller.namespace(nsid)?))
             .collect()
@@ -225,7 +227,7 @@ impl NamespaceArgs {
     pub(crate) fn connect(&self) -> anyhow::Result<(Controller, Nsid)> {
         let nsid = one_nsid(&self.url, self.namespace_id)?;
         let controller = self.connect.subsystem(&self.url)?;
-        let nsid = given_or_only(nsid, &controller)?;
+        let nsid = given_or_only(nsid, || controller.active_namespaces())?;
         Ok((controller, nsid))
     }
 
@@ -233,6 +235,26 @@ impl NamespaceArgs {
     pub(crate) fn open(&self) -> anyhow::Result<Namespace> {
         let (controller, nsid) = self.connect()?;
         Ok(controller.namespace(nsid)?)
+    }
+
+    /// The namespace that is meant, and its association, which connects again when it is lost.
+    pub(crate) fn attach(
+        &self,
+        recovery: &RecoveryArgs,
+    ) -> anyhow::Result<(Association, SharedNamespace)> {
+        let nsid = one_nsid(&self.url, self.namespace_id)?;
+        names_subsystem(&self.url)?;
+        let options = Options {
+            recovery: recovery.policy(),
+            ..self.connect.options()
+        };
+        let association = Host::new(None)?
+            .attach(&self.url, &options)
+            .wait()
+            .map_err(|error| explain(error, &self.url, &options))?;
+        let nsid = given_or_only(nsid, || association.active_namespaces().wait())?;
+        let namespace = association.namespace(nsid).wait()?;
+        Ok((association, namespace))
     }
 }
 
@@ -247,12 +269,17 @@ fn one_nsid(url: &Url, option: Option<u32>) -> anyhow::Result<Option<Nsid>> {
 }
 
 fn subsystem(url: &Url, options: &Options) -> anyhow::Result<Controller> {
-    if url.subnqn.is_none() {
-        return Err(exit::usage(format!(
-            "{url} names no subsystem; `nvmf discover {url}` lists what there is"
-        )));
-    }
+    names_subsystem(url)?;
     connect(url, options)
+}
+
+fn names_subsystem(url: &Url) -> anyhow::Result<()> {
+    match url.subnqn {
+        Some(_) => Ok(()),
+        None => Err(exit::usage(format!(
+            "{url} names no subsystem; `nvmf discover {url}` lists what there is"
+        ))),
+    }
 }
 
 /// Connects; if that is refused, says what to do about it.
@@ -317,13 +344,15 @@ fn offered(url: &Url, options: &Options) -> Result<Vec<String>, Error> {
     Ok(nqns)
 }
 
-fn given_or_only(given: Option<Nsid>, controller: &Controller) -> anyhow::Result<Nsid> {
+/// The namespace that was given, or the only one that is active.
+fn given_or_only(
+    given: Option<Nsid>,
+    active: impl FnOnce() -> Result<Vec<Nsid>, Error>,
+) -> anyhow::Result<Nsid> {
     if let Some(nsid) = given {
         return Ok(nsid);
     }
-    let active = controller
-        .active_namespaces()
-        .context("cannot list the namespaces")?;
+    let active = active().context("cannot list the namespaces")?;
     match active.as_slice() {
         [nsid] => Ok(*nsid),
         [] => Err(anyhow!("the subsystem has no namespace for this host")),

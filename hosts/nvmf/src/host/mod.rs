@@ -39,7 +39,7 @@ use std::io::{self, Write};
 use nvmf_tcp::std::host::{Completion, Error};
 use serde_json::Value;
 
-pub(crate) use self::connection::{ConnectArgs, NamespaceArgs, connect};
+pub(crate) use self::connection::{ConnectArgs, NamespaceArgs, RecoveryArgs, connect};
 use self::connection::{ScopeArgs, SubsystemArgs};
 pub(crate) use crate::exit::Output;
 

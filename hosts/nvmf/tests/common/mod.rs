@@ -37,13 +37,13 @@ struct Log {
 impl Target {
     /// Starts the binary with `target --listen 127.0.0.1:0` and `args`, and waits for its ready line.
     pub(crate) fn start(args: &[&str]) -> Self {
-        Self::start_listened(args, true)
+        Self::start_listened("127.0.0.1:0", args, true)
     }
 
-    fn start_listened(args: &[&str], listen: bool) -> Self {
+    fn start_listened(address: &str, args: &[&str], listen: bool) -> Self {
         raise_file_limit();
         let mut child = Command::new(env!("CARGO_BIN_EXE_nvmf"))
-            .args(["target", "--listen", "127.0.0.1:0"])
+            .args(["target", "--listen", address])
             .args(args)
             .env_remove("RUST_LOG")
             .env("RUST_BACKTRACE", "1")
@@ -98,7 +98,7 @@ impl Target {
 
     /// The same, and nobody reads its stderr: the pipe breaks.
     pub(crate) fn start_unheard() -> Self {
-        Self::start_listened(&[], false)
+        Self::start_listened("127.0.0.1:0", &[], false)
     }
 
     /// The same, with a namespace of 64 MiB in a file: its operations are not done at once, as those of RAM are.

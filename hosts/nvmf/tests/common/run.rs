@@ -1,9 +1,17 @@
 //! Runs commands of the real `nvmf`, and looks at how they end.
+use std::net::SocketAddr;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
 use super::Target;
+
+impl Target {
+    /// Starts a target at the address of one that is gone.
+    pub(crate) fn start_at(address: SocketAddr, args: &[&str]) -> Self {
+        Self::start_listened(&address.to_string(), args, true)
+    }
+}
 
 /// The subsystem's URL.
 pub(crate) fn url(target: &Target) -> String {

@@ -8,6 +8,7 @@ mod client;
 mod hostile;
 mod lifetime;
 mod negotiation;
+mod recovery;
 mod requests;
 mod server;
 

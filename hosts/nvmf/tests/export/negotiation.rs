@@ -116,6 +116,15 @@ fn a_name_and_no_writing() {
     assert_eq!(replies[0].1[10..], [0x09, 0x6F]);
     assert_eq!(replies[1].1[2..6], [0, 0, 0x10, 0]);
     export.stop();
+    // What the controller does not let anybody write.
+    let image = dir.path().join("image");
+    std::fs::write(&image, [0; 8192]).expect("a file");
+    let target = Target::start(&["--file", &format!("{},ro", image.display())]);
+    let export = Export::start(&target, dir.path(), &[]);
+    let mut client = Client::connect(&export.path);
+    let replies = client.option(GO, &info("", &[]));
+    assert_eq!(replies[0].1[10..], [0x09, 0x6F]);
+    export.stop();
 }
 
 #[test]

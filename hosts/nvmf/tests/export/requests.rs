@@ -1,5 +1,6 @@
 //! Requests and their replies.
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 
 use crate::client::{
     Client, FAST_ZERO, FLUSH, FUA, NO_HOLE, READ, Reply, TRIM, WRITE, WRITE_ZEROES,
@@ -59,6 +60,34 @@ fn what_is_written_is_read() {
     // And so it is in the file.
     let file = std::fs::read(dir.path().join("namespace")).expect("the target's file");
     assert!(file == written);
+    export.stop();
+}
+
+#[test]
+fn holes_are_made_where_they_may() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let target = Target::start_with_file(dir.path(), &[]);
+    let export = Export::start(&target, dir.path(), &[]);
+    let mut client = Client::ready(&export.path);
+    let allocated = || {
+        let metadata = dir.path().join("namespace").metadata();
+        metadata.expect("the target's file").blocks() * 512
+    };
+    for (command, flags, hole) in [
+        (WRITE_ZEROES, NO_HOLE, false),
+        (WRITE_ZEROES, 0, true),
+        (WRITE_ZEROES, FAST_ZERO, true),
+        (TRIM, 0, true),
+    ] {
+        let data = noise(1, 8 << 20);
+        assert_eq!(client.write(FUA, 0, &data), Reply::Done);
+        let before = allocated();
+        assert!(before >= 8 << 20);
+        assert_eq!(client.call(command, flags, (0, 8 * MIB)), Reply::Done);
+        assert_eq!(client.call(FLUSH, 0, (0, 0)), Reply::Done);
+        assert_eq!(allocated() < before, hole, "{command}, flags {flags}");
+        assert!(client.read(0, 8 * MIB) == vec![0; 8 << 20]);
+    }
     export.stop();
 }
 
