@@ -287,16 +287,16 @@ impl Inner {
         let Some(found) = state.found else { return };
         state.phase = Phase::Live;
         let fence = Fence::of(&found);
-        match &mut state.recovery {
+        let event = match &mut state.recovery {
             Some(recovery) => {
                 recovery.connected(fence);
-                self.emit(&Event::Reconnected);
+                Event::Reconnected
             }
             none => {
                 *none = Some(Recovery::new(self.options.recovery, fence));
-                self.emit(&Event::Connected);
+                Event::Connected
             }
-        }
+        };
         let used = usize::from(found.io_queues) + 1;
         for lane in self.lanes.iter().take(used) {
             ended.append(lane.go_live());
@@ -305,6 +305,8 @@ impl Inner {
             lane.hand_over(&self.lanes[1]);
         }
         self.decide(state, ended);
+        // Whoever hears of it can rely on it.
+        self.emit(&event);
         self.act(state, now, ended);
     }
 

@@ -1,4 +1,6 @@
 //! Shared associations against a target of this crate, over loopback.
+mod recovery;
+
 use std::future::Future;
 use std::num::NonZero;
 use std::pin::pin;
