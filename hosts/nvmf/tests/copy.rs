@@ -304,23 +304,26 @@ fn a_full_disk_stops_a_copy_that_is_resumed_when_there_is_room() {
     assert!(error.contains("No space left on device"), "{error}");
 }
 
-/// Forwards connections to `target`, until so many bytes went there; then all of them end.
-fn cut_after(target: SocketAddr, most: usize) -> SocketAddr {
+/// Forwards connections to `target`, until so many bytes went through; then they end, and
+/// so do later ones, unless `once`.
+fn cut_after(target: SocketAddr, most: usize, once: bool) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let sent = Arc::new(AtomicUsize::new(0));
     thread::spawn(move || {
         for host in listener.incoming() {
             let Ok(host) = host else { return };
+            let late = once && sent.load(Ordering::SeqCst) > most;
+            let most = if late { usize::MAX } else { most };
             let there = TcpStream::connect(target).unwrap();
             let pairs = [(&host, &there), (&there, &host)]
                 .map(|(from, to)| (from.try_clone().unwrap(), to.try_clone().unwrap()));
-            for (forth, (mut from, mut to)) in [true, false].into_iter().zip(pairs) {
+            for (mut from, mut to) in pairs {
                 let sent = Arc::clone(&sent);
                 thread::spawn(move || {
                     let mut buffer = [0; 65_536];
                     while let Ok(len @ 1..) = from.read(&mut buffer) {
-                        let total = sent.fetch_add(if forth { len } else { 0 }, Ordering::SeqCst);
+                        let total = sent.fetch_add(len, Ordering::SeqCst);
                         if total > most || to.write_all(&buffer[..len]).is_err() {
                             break;
                         }
@@ -343,10 +346,21 @@ fn a_connection_that_is_cut_leaves_a_namespace_without_a_beginning() {
     output(&["copy", &old, &url(&target)]);
     let data = noise(9, 16 * MIB);
     let source = files.write("source", &data);
-    let proxy = cut_after(target.addr, 8 * MIB);
+    let proxy = cut_after(target.addr, 8 * MIB, false);
     let cut = format!("nvme+tcp://{proxy}/{}", target.nqn);
     let state = files.path("state");
-    let error = failure(3, &["copy", &source, &cut, "--state", &state]);
+    let error = failure(
+        3,
+        &[
+            "copy",
+            &source,
+            &cut,
+            "--state",
+            &state,
+            "--ctrl-loss-tmo",
+            "0",
+        ],
+    );
     assert!(error.contains("--resume goes on"), "{error}");
     assert!(read(&url(&target))[..MIB] == vec![0; MIB]);
     // By another address it is the same namespace.
@@ -364,14 +378,38 @@ fn a_connection_that_is_cut_leaves_a_namespace_without_a_beginning() {
     assert_eq!(files.names(), ["old", "source"]);
 
     // Without a state it is not to be resumed, and says what is left.
-    let proxy = cut_after(target.addr, 8 * MIB);
+    let proxy = cut_after(target.addr, 8 * MIB, false);
     let cut = format!("nvme+tcp://{proxy}/{}", target.nqn);
-    let error = failure(3, &["copy", &old, &cut]);
+    let error = failure(3, &["copy", &old, &cut, "--ctrl-loss-tmo", "0"]);
     assert!(
         error.contains("is not complete, its beginning is zero"),
         "{error}"
     );
     assert!(read(&url(&target))[..MIB] == vec![0; MIB]);
+}
+
+#[test]
+fn a_copy_outlives_its_connections() {
+    let target = Target::start(&["--ram", "16M"]);
+    let files = Files::new();
+    let data = noise(11, 16 * MIB);
+    let source = files.write("source", &data);
+    let proxy = cut_after(target.addr, 8 * MIB, true);
+    let cut = format!("nvme+tcp://{proxy}/{}", target.nqn);
+    let soon = ["--reconnect-delay", "1", "--keep-alive-tmo", "1"];
+    let copied = nvmf(&[&["copy", &source, &cut, "--verify"], &soon[..]].concat());
+    let told = text(&copied.stderr);
+    assert_eq!(copied.status.code(), Some(0), "{told}");
+    assert!(told.contains("connection lost, connecting again"), "{told}");
+    assert!(told.contains("connected again"), "{told}");
+    assert!(read(&url(&target)) == data);
+    // The same for a source.
+    let proxy = cut_after(target.addr, 6 * MIB, true);
+    let cut = format!("nvme+tcp://{proxy}/{}", target.nqn);
+    let result = files.path("result");
+    let copied = nvmf(&[&["copy", &cut, &result], &soon[..]].concat());
+    assert_eq!(copied.status.code(), Some(0), "{}", text(&copied.stderr));
+    assert!(fs::read(&result).unwrap() == data);
 }
 
 #[test]

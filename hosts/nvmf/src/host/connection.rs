@@ -166,11 +166,26 @@ impl ConnectArgs {
         subsystem(url, &self.options())
     }
 
-    /// The namespace that the URL names, or the only one.
-    pub(crate) fn namespace(&self, url: &Url) -> anyhow::Result<Namespace> {
-        let controller = self.subsystem(url)?;
-        let nsid = given_or_only(url.nsid, || controller.active_namespaces())?;
-        Ok(controller.namespace(nsid)?)
+    /// The namespace that was given, or the only one, and its association, which connects
+    /// again when it is lost.
+    pub(crate) fn attach(
+        &self,
+        url: &Url,
+        nsid: Option<Nsid>,
+        recovery: &RecoveryArgs,
+    ) -> anyhow::Result<(Association, SharedNamespace)> {
+        names_subsystem(url)?;
+        let options = Options {
+            recovery: recovery.policy(),
+            ..self.options()
+        };
+        let association = Host::new(None)?
+            .attach(url, &options)
+            .wait()
+            .map_err(|error| explain(error, url, &options))?;
+        let nsid = given_or_only(nsid, || association.active_namespaces().wait())?;
+        let namespace = association.namespace(nsid).wait()?;
+        Ok((association, namespace))
     }
 
     /// The namespace that the URL names, or the only one, by `count` connections, each of
@@ -243,18 +258,7 @@ impl NamespaceArgs {
         recovery: &RecoveryArgs,
     ) -> anyhow::Result<(Association, SharedNamespace)> {
         let nsid = one_nsid(&self.url, self.namespace_id)?;
-        names_subsystem(&self.url)?;
-        let options = Options {
-            recovery: recovery.policy(),
-            ..self.connect.options()
-        };
-        let association = Host::new(None)?
-            .attach(&self.url, &options)
-            .wait()
-            .map_err(|error| explain(error, &self.url, &options))?;
-        let nsid = given_or_only(nsid, || association.active_namespaces().wait())?;
-        let namespace = association.namespace(nsid).wait()?;
-        Ok((association, namespace))
+        self.connect.attach(&self.url, nsid, recovery)
     }
 }
 

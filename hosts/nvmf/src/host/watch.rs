@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
-use super::connection::{RecoveryArgs, explain};
+use super::connection::explain;
 use super::interrupt::Interrupt;
-use super::{ConnectArgs, OutputArgs};
+use super::{ConnectArgs, OutputArgs, RecoveryArgs};
 use crate::exit;
 
 /// How long an event and Ctrl-C may wait for each other.

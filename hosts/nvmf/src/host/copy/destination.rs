@@ -11,11 +11,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use nvmf_core::wire::identify::Oncs;
-use nvmf_tcp::std::host::Namespace;
+use nvmf_tcp::std::host::SharedNamespace;
 use rustix::fs::{Advice, OFlags, fadvise};
 
-use super::super::ConnectArgs;
-use super::location::{Location, namespace_identity, path_identity};
+use super::location::{Location, Network, path_identity};
 
 /// Bytes at the beginning of a namespace or device that are written last.
 const HEAD: u64 = 1 << 20;
@@ -42,32 +41,24 @@ enum Kind {
         created: bool,
     },
     Device(File),
-    Namespace {
-        namespace: Box<Namespace>,
-        /// It has Write Zeroes.
-        zeroes: bool,
-    },
+    Namespace(SharedNamespace),
 }
 
 impl Destination {
     /// Opens it. Nothing of what is there is changed.
-    pub(super) fn open(location: &Location, connect: &ConnectArgs) -> anyhow::Result<Self> {
+    pub(super) fn open(location: &Location, network: &Network<'_>) -> anyhow::Result<Self> {
         match location {
             Location::Stream => Ok(Self::stream("standard output", io::stdout())),
             Location::Path(path) => {
                 Self::open_path(path).with_context(|| format!("cannot write {}", path.display()))
             }
             Location::Url(url) => {
-                let namespace = connect.namespace(url)?;
-                let can = namespace.controller().identify()?.oncs;
+                let (namespace, identity) = network.open(url)?;
                 Ok(Self {
                     name: location.to_string(),
-                    identity: Some(namespace_identity(&namespace)),
+                    identity: Some(identity),
                     room: Some(namespace.blocks() * u64::from(namespace.block_size())),
-                    kind: Kind::Namespace {
-                        zeroes: can.contains(Oncs::NVMWZSV),
-                        namespace: Box::new(namespace),
-                    },
+                    kind: Kind::Namespace(namespace),
                 })
             }
         }
@@ -139,7 +130,7 @@ impl Destination {
     /// What is written is a whole number of so many bytes.
     pub(super) fn block_size(&self) -> u64 {
         match &self.kind {
-            Kind::Namespace { namespace, .. } => namespace.block_size().into(),
+            Kind::Namespace(namespace) => namespace.block_size().into(),
             Kind::Stream(_) | Kind::File { .. } | Kind::Device(_) => 1,
         }
     }
@@ -163,7 +154,7 @@ impl Destination {
     /// Bytes at the beginning that are to be written last.
     pub(super) fn head(&self) -> u64 {
         match &self.kind {
-            Kind::Device(_) | Kind::Namespace { .. } => HEAD,
+            Kind::Device(_) | Kind::Namespace(_) => HEAD,
             Kind::Stream(_) | Kind::File { .. } => 0,
         }
     }
@@ -172,7 +163,7 @@ impl Destination {
     pub(super) fn has_zeroes(&self) -> bool {
         match &self.kind {
             Kind::File { .. } => true,
-            Kind::Namespace { zeroes, .. } => *zeroes,
+            Kind::Namespace(namespace) => namespace.offers(Oncs::NVMWZSV),
             Kind::Stream(_) | Kind::Device(_) => false,
         }
     }
@@ -193,15 +184,15 @@ impl Destination {
     }
 
     /// Writes at byte `offset`, where a stream is already.
-    pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) -> anyhow::Result<()> {
+    pub(super) fn write(&mut self, offset: u64, bytes: Vec<u8>) -> anyhow::Result<()> {
         let written = match &mut self.kind {
-            Kind::Namespace { namespace, .. } => {
+            Kind::Namespace(namespace) => {
                 let slba = offset / u64::from(namespace.block_size());
-                let written = namespace.write(slba, bytes);
-                return written.with_context(|| self.name.clone());
+                let written = namespace.write(slba, bytes).wait();
+                return written.map(drop).with_context(|| self.name.clone());
             }
-            Kind::Stream(stream) => stream.write_all(bytes),
-            Kind::File { part: file, .. } | Kind::Device(file) => file.write_all_at(bytes, offset),
+            Kind::Stream(stream) => stream.write_all(&bytes),
+            Kind::File { part: file, .. } | Kind::Device(file) => file.write_all_at(&bytes, offset),
         };
         written.with_context(|| format!("cannot write {}", self.part()))
     }
@@ -209,43 +200,42 @@ impl Destination {
     /// Makes `len` bytes zero, without writing them where [`Self::has_zeroes`].
     pub(super) fn zero(&mut self, offset: u64, len: u64) -> anyhow::Result<()> {
         match &mut self.kind {
-            Kind::Namespace {
-                namespace,
-                zeroes: true,
-            } => {
+            Kind::Namespace(namespace) if namespace.offers(Oncs::NVMWZSV) => {
                 let block_size = u64::from(namespace.block_size());
                 let zeroed = namespace.write_zeroes(offset / block_size, len / block_size);
-                zeroed.with_context(|| self.name.clone())
+                zeroed.wait().with_context(|| self.name.clone())
             }
             // What lies beyond the end of a file is a hole in it.
             Kind::File { part, .. } => part
                 .set_len(offset + len)
                 .with_context(|| format!("cannot write {}", self.part())),
-            _ => self.write(offset, &vec![0; usize::try_from(len)?]),
+            _ => self.write(offset, vec![0; usize::try_from(len)?]),
         }
     }
 
     /// Reads back what was written.
-    pub(super) fn read(&mut self, offset: u64, buffer: &mut [u8]) -> anyhow::Result<()> {
+    pub(super) fn read(&mut self, offset: u64, len: usize) -> anyhow::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
         let read = match &mut self.kind {
-            Kind::Namespace { namespace, .. } => {
+            Kind::Namespace(namespace) => {
                 let slba = offset / u64::from(namespace.block_size());
-                let read = namespace.read(slba, buffer);
-                return read.with_context(|| self.name.clone());
+                let read = namespace.read(slba, bytes).wait();
+                return Ok(read.with_context(|| self.name.clone())?.into());
             }
             Kind::File { part: file, .. } | Kind::Device(file) => {
-                file.read_exact_at(buffer, offset)
+                file.read_exact_at(&mut bytes, offset)
             }
             Kind::Stream(_) => Err(io::ErrorKind::Unsupported.into()),
         };
-        read.with_context(|| format!("cannot read {}", self.part()))
+        read.with_context(|| format!("cannot read {}", self.part()))?;
+        Ok(bytes)
     }
 
     /// Makes what was written safe from a loss of power.
     pub(super) fn sync(&mut self) -> anyhow::Result<()> {
         let synced = match &mut self.kind {
-            Kind::Namespace { namespace, .. } => {
-                return namespace.flush().with_context(|| self.name.clone());
+            Kind::Namespace(namespace) => {
+                return namespace.flush().wait().with_context(|| self.name.clone());
             }
             Kind::Stream(stream) => stream.flush(),
             Kind::File { part: file, .. } | Kind::Device(file) => file.sync_data().inspect(|()| {

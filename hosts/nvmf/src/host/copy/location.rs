@@ -2,8 +2,11 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::thread;
 
-use nvmf_tcp::std::host::{Namespace, Url, UrlError};
+use nvmf_tcp::std::host::{Event, SharedNamespace, Url, UrlError};
+
+use super::super::{ConnectArgs, RecoveryArgs};
 
 /// A file or block device, a namespace, or standard input and output.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,15 +41,42 @@ impl fmt::Display for Location {
     }
 }
 
-/// What tells a namespace from every other, by whichever address it is reached.
-pub(super) fn namespace_identity(namespace: &Namespace) -> String {
-    format!(
-        "namespace {} of {}, {} blocks of {} bytes",
-        namespace.nsid().0,
-        namespace.controller().subnqn(),
-        namespace.blocks(),
-        namespace.block_size()
-    )
+/// How to reach namespaces.
+pub(super) struct Network<'a> {
+    pub(super) connect: &'a ConnectArgs,
+    pub(super) recovery: &'a RecoveryArgs,
+}
+
+impl Network<'_> {
+    /// The namespace, and what tells it from every other, by whichever address it is reached.
+    pub(super) fn open(&self, url: &Url) -> anyhow::Result<(SharedNamespace, String)> {
+        let (association, namespace) = self.connect.attach(url, url.nsid, self.recovery)?;
+        let identity = format!(
+            "namespace {} of {}, {} blocks of {} bytes",
+            namespace.nsid().0,
+            association.subnqn(),
+            namespace.blocks(),
+            namespace.block_size()
+        );
+        let (events, url) = (association.events(), url.clone());
+        let watch = move || {
+            for event in events {
+                match event {
+                    Event::Lost(error) => tracing::info!("{url}: {error}"),
+                    // One that is given up at once is not tried again.
+                    Event::Reconnecting { attempt: 1, .. } => {
+                        tracing::warn!("{url}: connection lost, connecting again");
+                    }
+                    Event::Reconnected => tracing::warn!("{url}: connected again"),
+                    _ => {}
+                }
+            }
+        };
+        thread::Builder::new()
+            .name("nvmf-events".to_owned())
+            .spawn(watch)?;
+        Ok((namespace, identity))
+    }
 }
 
 /// What tells a file from every other: its name without detours.

@@ -7,7 +7,7 @@
 //! | [`state`] | how far a copy is, to resume it |
 //!
 //! A thread reads ahead while pieces are written; a namespace has several commands
-//! under way for each piece.
+//! under way for each piece, and connections that are made again when they are lost.
 mod destination;
 mod location;
 mod source;
@@ -25,11 +25,11 @@ use nvmf::block::spec::parse_size;
 use serde_json::json;
 
 use self::destination::Destination;
-use self::location::Location;
+use self::location::{Location, Network};
 use self::source::Source;
 use self::state::{Copy, State};
 use super::interrupt::Interrupt;
-use super::{ConnectArgs, Output, OutputArgs};
+use super::{ConnectArgs, Output, OutputArgs, RecoveryArgs};
 use crate::exit;
 
 /// Bytes that are moved at a time.
@@ -52,8 +52,10 @@ disk. Of a namespace or block device the first MiB is zeroed, and written last: 
 copy is complete, it has no partition table and no file system. Zeroes are not sent: they
 become holes of a file, or Write Zeroes commands.
 
---resume goes on with a copy that was stopped. How far it is stands in DST.part.state for a
-file, and must be kept with --state for others.
+When the connection to a target is lost, it is made again, and the copy waits for that; the
+options of Recovery say how long. --resume goes on with a copy that was stopped. How far it is stands in DST.part.state for a
+file, and must be kept with --state for others. Ctrl-C stops a copy so that it can be resumed;
+a second one ends it at once.
 
 Examples:
   nvmf copy nvme+tcp://192.0.2.7/NQN disk.img --verify
@@ -94,6 +96,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     connect: ConnectArgs,
+
+    #[command(flatten)]
+    recovery: RecoveryArgs,
 }
 
 /// Bytes of the source, from byte `at` of the copy on.
@@ -127,10 +132,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     check(args)?;
     let begin = Instant::now();
     let interrupt = Interrupt::new()?;
-    let source = Source::open(&args.source, &args.connect)?;
+    let network = Network {
+        connect: &args.connect,
+        recovery: &args.recovery,
+    };
+    let source = Source::open(&args.source, &network)?;
     let offset = args.offset.unwrap_or(0);
     let total = total(&source, offset, args.count)?;
-    let destination = Destination::open(&args.destination, &args.connect)?;
+    let destination = Destination::open(&args.destination, &network)?;
     let (state, done) = fits(&source, &destination, offset, total)
         .and_then(|()| state(args, &source, &destination, offset, total))
         .and_then(|(state, done)| destination.begin(done).map(|()| (state, done)))
@@ -319,7 +328,7 @@ impl Job {
                 head = Some(piece);
                 continue;
             }
-            self.put(piece.at, &piece.bytes)?;
+            self.put(piece.at, piece.bytes)?;
             self.done = len;
             self.progress.set_position(len);
             if save_at <= Instant::now() {
@@ -336,7 +345,7 @@ impl Job {
             self.verify(&mut source, offset, head_len..len)?;
         }
         if let Some(head) = head {
-            self.put(0, &head.bytes)?;
+            self.put(0, head.bytes)?;
             self.destination.sync()?;
             self.headless = false;
         }
@@ -392,24 +401,23 @@ impl Job {
     }
 
     /// Writes what is not zero, if that makes a difference.
-    fn put(&mut self, at: u64, bytes: &[u8]) -> anyhow::Result<()> {
+    fn put(&mut self, at: u64, bytes: Vec<u8>) -> anyhow::Result<()> {
         static ZEROES: [u8; CHUNK] = [0; CHUNK];
-        if !self.destination.has_zeroes() {
+        let is_zero = |chunk: &[u8]| *chunk == ZEROES[..chunk.len()];
+        if !self.destination.has_zeroes() || !bytes.chunks(CHUNK).any(is_zero) {
             return self.destination.write(at, bytes);
         }
-        let is_zero = |chunk: &[u8]| *chunk == ZEROES[..chunk.len()];
         let chunks: Vec<&[u8]> = bytes.chunks(CHUNK).collect();
-        let (mut at, mut rest) = (at, bytes);
+        let mut at = at;
         for run in chunks.chunk_by(|a, b| is_zero(a) == is_zero(b)) {
-            let len = run.iter().map(|chunk| chunk.len()).sum();
-            let (bytes, behind) = rest.split_at(len);
+            let len = run.iter().map(|chunk| chunk.len() as u64).sum();
             if is_zero(run[0]) {
-                self.destination.zero(at, len as u64)?;
-                self.zeroes += len as u64;
+                self.destination.zero(at, len)?;
+                self.zeroes += len;
             } else {
-                self.destination.write(at, bytes)?;
+                self.destination.write(at, run.concat())?;
             }
-            (at, rest) = (at + len as u64, behind);
+            at += len;
         }
         Ok(())
     }
@@ -437,18 +445,16 @@ impl Job {
             done: range.start,
             total: range.end,
         };
-        let (mut expected, mut found) = (Vec::new(), Vec::new());
         for range in ranges {
             if self.interrupt.came_before(Instant::now()) {
                 bail!("interrupted");
             }
             let len = usize::try_from(range.end - range.start)?;
-            expected.resize(len, 0);
-            found.resize(len, 0);
-            if source.read(offset + range.start, &mut expected)? < len {
+            let expected = source.read(offset + range.start, len)?;
+            if expected.len() < len {
                 bail!("{} became shorter", source.name);
             }
-            self.destination.read(range.start, &mut found)?;
+            let found = self.destination.read(range.start, len)?;
             let differing = expected.iter().zip(&found).position(|(a, b)| a != b);
             if let Some(index) = differing.filter(|_| expected != found) {
                 let at = range.start + index as u64;
@@ -532,20 +538,17 @@ fn read_ahead(
         }
         for range in ranges {
             let wanted = range.end - range.start;
-            let mut bytes = vec![0; usize::try_from(wanted)?];
-            let piece = source
-                .read(offset + range.start, &mut bytes)
-                .and_then(|len| {
-                    bytes.truncate(len);
-                    let end = range.start + len as u64;
-                    if known && (len as u64) < wanted {
-                        bail!("{} is too short: it ended after {end} bytes", source.name);
-                    }
-                    Ok(Piece {
-                        at: range.start,
-                        bytes,
-                    })
-                });
+            let len = usize::try_from(wanted)?;
+            let piece = source.read(offset + range.start, len).and_then(|bytes| {
+                let end = range.start + bytes.len() as u64;
+                if known && bytes.len() < len {
+                    bail!("{} is too short: it ended after {end} bytes", source.name);
+                }
+                Ok(Piece {
+                    at: range.start,
+                    bytes,
+                })
+            });
             let last = match &piece {
                 Ok(piece) if piece.bytes.is_empty() => break,
                 Ok(piece) => (piece.bytes.len() as u64) < wanted,

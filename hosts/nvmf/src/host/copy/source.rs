@@ -5,10 +5,9 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use nvmf_tcp::std::host::Namespace;
+use nvmf_tcp::std::host::SharedNamespace;
 
-use super::super::ConnectArgs;
-use super::location::{Location, namespace_identity, path_identity};
+use super::location::{Location, Network, path_identity};
 
 /// An open source.
 pub(super) struct Source {
@@ -27,11 +26,11 @@ enum Kind {
     /// To be read from the beginning to the end, once.
     Stream(Box<dyn Read + Send>),
     File(File),
-    Namespace(Box<Namespace>),
+    Namespace(SharedNamespace),
 }
 
 impl Source {
-    pub(super) fn open(location: &Location, connect: &ConnectArgs) -> anyhow::Result<Self> {
+    pub(super) fn open(location: &Location, network: &Network<'_>) -> anyhow::Result<Self> {
         let name = location.to_string();
         match location {
             Location::Stream => Ok(Self::stream("standard input", io::stdin())),
@@ -39,13 +38,13 @@ impl Source {
                 Self::open_path(path).with_context(|| format!("cannot read {name}"))
             }
             Location::Url(url) => {
-                let namespace = connect.namespace(url)?;
+                let (namespace, identity) = network.open(url)?;
                 Ok(Self {
                     name,
-                    identity: Some(namespace_identity(&namespace)),
+                    identity: Some(identity),
                     version: String::new(),
                     len: Some(namespace.blocks() * u64::from(namespace.block_size())),
-                    kind: Kind::Namespace(Box::new(namespace)),
+                    kind: Kind::Namespace(namespace),
                 })
             }
         }
@@ -92,21 +91,21 @@ impl Source {
         }
     }
 
-    /// Fills the buffer from byte `offset` on, and less only where the source ends.
-    /// A stream is at that byte already.
-    pub(super) fn read(&mut self, offset: u64, buffer: &mut [u8]) -> anyhow::Result<usize> {
+    /// Bytes from byte `offset` on, fewer than `len` only where the source ends. A stream
+    /// is at that byte already.
+    pub(super) fn read(&mut self, offset: u64, len: usize) -> anyhow::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
         let read = match &mut self.kind {
             Kind::Namespace(namespace) => {
                 let slba = offset / u64::from(namespace.block_size());
-                return match namespace.read(slba, buffer) {
-                    Ok(()) => Ok(buffer.len()),
-                    Err(error) => Err(error).with_context(|| self.name.clone()),
-                };
+                let read = namespace.read(slba, bytes).wait();
+                return Ok(read.with_context(|| self.name.clone())?.into());
             }
-            Kind::Stream(stream) => fill(buffer, |rest, _| stream.read(rest)),
-            Kind::File(file) => fill(buffer, |rest, done| file.read_at(rest, offset + done)),
+            Kind::Stream(stream) => fill(&mut bytes, |rest, _| stream.read(rest)),
+            Kind::File(file) => fill(&mut bytes, |rest, done| file.read_at(rest, offset + done)),
         };
-        read.with_context(|| format!("cannot read {}", self.name))
+        bytes.truncate(read.with_context(|| format!("cannot read {}", self.name))?);
+        Ok(bytes)
     }
 
     /// Passes over the first bytes, which only a stream needs.
