@@ -1,5 +1,5 @@
 //! `nvmf bench` as a process: what it does, and what it says. How fast it is, nobody asserts.
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
@@ -319,6 +319,33 @@ fn the_bare_socket_is_the_reference() {
         assert!(shown.contains("\nratio     "), "{shown}");
         assert!(shown.contains("\nbare rand"), "{shown}");
     }
+}
+
+/// How often the target's first worker went to sleep.
+fn sleeps(target: &Target) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{}/task", target.pid)).unwrap();
+    let worker = tasks
+        .map(|task| task.unwrap().path())
+        .find(|task| fs::read_to_string(task.join("comm")).unwrap() == "nvmf-0\n")
+        .expect("a worker");
+    let status = fs::read_to_string(worker.join("status")).unwrap();
+    let count = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn a_target_that_polls_does_not_sleep_between_commands() {
+    let target = Target::start(&["--workers", "1", "--poll-us", "100000"]);
+    // Longer than it polls after the connection was made.
+    let written = job(&[&url(&target), "--rw", "write", "--runtime", "1"]);
+    let slept = sleeps(&target);
+    let commands = number(&written["write"]["total_ios"]);
+    assert!(
+        (slept as f64) < commands / 50.0,
+        "it slept {slept} times in {commands} commands"
+    );
 }
 
 #[test]

@@ -96,20 +96,21 @@ impl Worker {
         let mut events = Vec::with_capacity(EVENTS);
         let mut spin_until = self.local.now;
         loop {
+            let woken = !events.is_empty();
+            for event in events.drain(..) {
+                self.event(event);
+            }
             let busy = self.turn();
             if self.is_finished() {
                 return;
             }
             self.local.now = shared.now();
-            if busy {
+            if busy || woken {
                 spin_until = self.local.now.after(shared.spin);
             }
             let poll = busy || self.local.now < spin_until;
             self.wait(poll, &mut events);
             self.local.now = shared.now();
-            for event in events.drain(..) {
-                self.event(event);
-            }
         }
     }
 
