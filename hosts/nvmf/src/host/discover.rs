@@ -16,10 +16,10 @@ pub(crate) struct Args {
     url: Url,
 
     #[command(flatten)]
-    output: OutputArgs,
+    connect: ConnectArgs,
 
     #[command(flatten)]
-    connect: ConnectArgs,
+    output: OutputArgs,
 }
 
 /// Prints an entry a line.

@@ -25,10 +25,10 @@ pub(crate) struct Args {
     urls: Vec<Url>,
 
     #[command(flatten)]
-    output: OutputArgs,
+    connect: ConnectArgs,
 
     #[command(flatten)]
-    connect: ConnectArgs,
+    output: OutputArgs,
 }
 
 struct Row {

@@ -17,7 +17,7 @@ use crate::exit;
 /// How long an event and Ctrl-C may wait for each other.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Connect to a subsystem, and stay connected
+/// Connect to a subsystem, and show what happens
 #[derive(clap::Args)]
 #[command(after_help = "\
 Without --watch it connects, shows to what, and disconnects: does it work? With --watch it stays
@@ -37,13 +37,13 @@ pub(crate) struct Args {
     watch: bool,
 
     #[command(flatten)]
-    output: OutputArgs,
-
-    #[command(flatten)]
     connect: ConnectArgs,
 
     #[command(flatten)]
     recovery: RecoveryArgs,
+
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Tells what happens, until that is over.

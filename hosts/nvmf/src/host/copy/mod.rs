@@ -92,13 +92,13 @@ pub(crate) struct Args {
     state: Option<PathBuf>,
 
     #[command(flatten)]
-    output: OutputArgs,
-
-    #[command(flatten)]
     connect: ConnectArgs,
 
     #[command(flatten)]
     recovery: RecoveryArgs,
+
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Bytes of the source, from byte `at` of the copy on.
