@@ -278,6 +278,13 @@ impl<S: Storage> HostQueue<S> {
         Some(id)
     }
 
+    /// The CID of the command at `slot`, as [`HostQueue::submit`] returned it, until it completes.
+    #[must_use]
+    pub fn cid(&self, slot: SlotId) -> Option<Cid> {
+        let slot = self.slots.as_ref().get(slot.index())?;
+        (slot.stage != Stage::Free).then_some(slot.cid)
+    }
+
     /// Where the next bytes of the stream belong.
     #[must_use]
     pub fn need(&self) -> Need {

@@ -221,8 +221,10 @@ impl Commands {
     }
 
     /// Those that are under way.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Command> {
-        self.slots.iter().flatten()
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SlotId, &Command)> {
+        // A queue has at most 4096 slots.
+        let slots = (0..).map(SlotId).zip(&self.slots);
+        slots.filter_map(|(slot, command)| Some((slot, command.as_ref()?)))
     }
 
     /// The bytes at `place`, as far as they are in one piece.

@@ -12,6 +12,7 @@ use nvmf_core::tcp::target::Transmit;
 use nvmf_core::tcp::tx::MAX_HEAD;
 use nvmf_core::time::Instant;
 use nvmf_core::wire::cqe::Cqe;
+use nvmf_core::wire::ids::Cid;
 use nvmf_core::wire::sqe::Sqe;
 use nvmf_core::{DataBuffers, Place, Source};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -263,9 +264,15 @@ impl Queue {
         true
     }
 
-    /// The tags of commands under way.
-    pub(super) fn tags(&self) -> impl Iterator<Item = u64> {
-        self.machine.commands.iter().map(|command| command.tag)
+    /// Commands under way: their CIDs and tags.
+    pub(super) fn under_way(&self) -> impl Iterator<Item = (Cid, u64)> {
+        let Machine {
+            transport,
+            commands,
+        } = &self.machine;
+        commands
+            .iter()
+            .filter_map(|(slot, command)| Some((transport.cid(slot)?, command.tag)))
     }
 
     /// Sends what there is to send, as far as the socket takes it.

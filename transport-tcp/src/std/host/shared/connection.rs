@@ -11,7 +11,7 @@ use nvmf_core::tcp::host::Data;
 use nvmf_core::time::{Instant, sooner};
 use nvmf_core::wire::connect::ConnectData;
 use nvmf_core::wire::cqe::Cqe;
-use nvmf_core::wire::ids::Cid;
+use nvmf_core::wire::ids::{Cid, Qid};
 use nvmf_core::wire::status::Status;
 use zerocopy::IntoBytes;
 
@@ -53,8 +53,8 @@ pub(super) struct Connection {
     completions: Vec<Completion>,
     /// Why it is of no use any more, and whether that was said.
     failure: Option<(Failure, bool)>,
-    /// A call that changes something was given up, and may still be under way.
-    gave_up: bool,
+    /// Late commands that ended after all.
+    over: Vec<Cid>,
     /// What became of a lost connection: it is read until the controller ends it.
     lingering: Option<Queue>,
 }
@@ -68,6 +68,8 @@ pub(super) struct Active {
     pending: u32,
     /// By when something of it must be answered.
     deadline: Instant,
+    /// It was not: its commands are to be aborted.
+    late: bool,
     /// The first error.
     failed: Option<Error>,
     last: Cqe,
@@ -89,6 +91,7 @@ impl Active {
             job: None,
             pending: 0,
             deadline: Instant::ZERO,
+            late: false,
             failed: None,
             last: Cqe::new(Cid(0), Status::SUCCESS),
         }
@@ -118,7 +121,7 @@ impl Connection {
             command_timeout,
             completions: Vec::new(),
             failure: None,
-            gave_up: false,
+            over: Vec::new(),
             lingering: None,
         }
     }
@@ -176,8 +179,12 @@ impl Connection {
         self.look_at.is_some()
     }
 
-    /// There is a failure that the driver has not seen.
-    pub(super) fn has_failed(&self) -> bool {
+    /// There is something that the driver has not seen.
+    pub(super) fn has_news(&self) -> bool {
+        !self.over.is_empty() || self.has_failed()
+    }
+
+    fn has_failed(&self) -> bool {
         self.queue.as_ref().is_some_and(|q| q.failure().is_some())
     }
 
@@ -202,9 +209,15 @@ impl Connection {
     }
 
     /// What the association does not know yet.
-    pub(super) fn news(&mut self) -> Option<Event> {
-        let (failure, told) = self.failure.as_mut()?;
-        (!std::mem::replace(told, true)).then_some(Event::Failed(*failure))
+    pub(super) fn news(&mut self, events: &mut Vec<Event>) {
+        if !self.over.is_empty() {
+            events.push(Event::Over(std::mem::take(&mut self.over)));
+        }
+        if let Some((failure, told)) = &mut self.failure
+            && !std::mem::replace(told, true)
+        {
+            events.push(Event::Failed(*failure));
+        }
     }
 
     /// Receives, and sends what is its own. Whether callers' commands may be sent then.
@@ -257,7 +270,8 @@ impl Connection {
         }
         outcome?;
         self.own_commands(now)?;
-        self.late(now, ended)
+        events.extend(self.late(now));
+        Ok(())
     }
 
     /// ICResp came.
@@ -405,6 +419,9 @@ impl Connection {
             return;
         };
         let Some(active) = slot else { return };
+        if active.late {
+            self.over.push(Cid(done.cqe.cid.get()));
+        }
         active.pending -= 1;
         active.deadline = now.after(self.command_timeout);
         active.last = done.cqe;
@@ -420,10 +437,17 @@ impl Connection {
                 self.unfinished.push_back(index);
             }
         } else if failed {
-            active.failed.get_or_insert(Error::Failed {
-                command: work.name,
-                opcode: work.opcode,
-                status,
+            active.failed.get_or_insert(if active.late {
+                Error::Timeout {
+                    command: work.name,
+                    after: self.command_timeout,
+                }
+            } else {
+                Error::Failed {
+                    command: work.name,
+                    opcode: work.opcode,
+                    status,
+                }
             });
             work.stop();
             if had_more {
@@ -466,42 +490,64 @@ impl Connection {
         (call, outcome)
     }
 
-    /// Calls that were not answered in time fail, and with them the connection: nobody
-    /// knows what becomes of their commands.
-    fn late(&mut self, now: Instant, ended: &mut Ended) -> Result<(), Failure> {
+    /// Looks for calls that were not answered in time. Their commands are to be aborted.
+    fn late(&mut self, now: Instant) -> Option<Event> {
         if self.look_at.is_none_or(|at| at > now) {
-            return Ok(());
+            return None;
         }
         self.look_at = None;
-        let mut late = false;
-        for slot in &mut self.active {
-            let Some(active) = slot else { continue };
-            if active.pending == 0 || active.deadline > now {
-                if active.pending > 0 {
-                    self.look_at = sooner(self.look_at, Some(active.deadline));
-                }
+        for active in self.active.iter_mut().flatten() {
+            if active.pending == 0 || active.late {
                 continue;
             }
-            late = true;
-            self.gave_up |= active.work.effect == Effect::Changes;
-            let error = Error::Timeout {
-                command: active.work.name,
-                after: self.command_timeout,
-            };
-            ended.push(Arc::clone(&active.call), Err(error));
-            // Its buffers stay with the queue.
-            *slot = None;
+            active.late = active.deadline <= now;
+            if !active.late {
+                self.look_at = sooner(self.look_at, Some(active.deadline));
+            }
         }
-        if late { Err(Failure::GivenUp) } else { Ok(()) }
+        let queue = self.queue.as_ref()?;
+        let is_late = |(_, tag): &(Cid, u64)| {
+            let active = self.active.get((tag >> 32) as usize);
+            matches!(active, Some(Some(active)) if active.late)
+        };
+        let late: Vec<Cid> = queue
+            .under_way()
+            .filter(is_late)
+            .map(|(cid, _)| cid)
+            .collect();
+        (!late.is_empty()).then_some(Event::Late(late))
+    }
+
+    /// Of the Admin Queue: commands of a queue of the controller's are to be aborted.
+    pub(super) fn abort_late(
+        &mut self,
+        qid: Qid,
+        cids: &[Cid],
+        now: Instant,
+    ) -> Result<(), host::Error> {
+        match &mut self.role {
+            Role::Admin(machine) => cids
+                .iter()
+                .try_for_each(|cid| machine.timed_out(qid, *cid, now)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Of the Admin Queue: these commands ended after all.
+    pub(super) fn late_ended(&mut self, qid: Qid, cids: &[Cid]) {
+        if let Role::Admin(machine) = &mut self.role {
+            cids.iter().for_each(|cid| machine.ended(qid, *cid));
+        }
     }
 
     /// The connection is of no use any more: the calls that were under way, and whether
     /// something that changes something was. Until the controller ends it, too, it is read.
     pub(super) fn disconnect(&mut self, linger: bool) -> (Vec<Active>, bool) {
-        let mut changes = std::mem::take(&mut self.gave_up);
+        let mut changes = false;
         let mut calls = Vec::new();
         if let Some(mut queue) = self.queue.take() {
-            for tag in queue.tags().filter(|tag| token(*tag).is_none()) {
+            for (_, tag) in queue.under_way() {
+                // Of no call, if it is a command of ours.
                 let (index, number) = ((tag >> 32) as usize, tag as u32);
                 if let Some(Some(active)) = self.active.get_mut(index) {
                     active.work.put_back(number);
@@ -516,6 +562,12 @@ impl Connection {
                 if let Some(job) = active.job.take() {
                     active.work.buffers = queue.release(job);
                 }
+                if active.late {
+                    active.failed.get_or_insert(Error::Timeout {
+                        command: active.work.name,
+                        after: self.command_timeout,
+                    });
+                }
                 calls.push(active);
             }
             if linger && queue.linger() {
@@ -526,6 +578,7 @@ impl Connection {
         self.free.clear();
         self.unfinished.clear();
         self.completions.clear();
+        self.over.clear();
         (self.look_at, self.ready_by) = (None, None);
         self.live = false;
         self.role = Role::Unused;

@@ -35,6 +35,9 @@ pub(super) struct Driver {
     /// I/O queues that it looks after.
     load: AtomicUsize,
     epoch: Clock,
+    /// How often the thread has looked around.
+    #[cfg(test)]
+    pub(super) turns: AtomicU64,
 }
 
 enum Message {
@@ -81,6 +84,8 @@ impl Driver {
                 next_key: AtomicU64::new(MAILBOX + 1),
                 load: AtomicUsize::new(0),
                 epoch,
+                #[cfg(test)]
+                turns: AtomicU64::new(0),
             })
         };
         make().map(Arc::new).map_err(|e| Error::Thread(e.into()))
@@ -148,6 +153,8 @@ impl Work {
     fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS);
         loop {
+            #[cfg(test)]
+            self.driver.turns.fetch_add(1, Ordering::SeqCst);
             self.read_mail();
             let now = self.driver.now();
             if self.is_over(now) {

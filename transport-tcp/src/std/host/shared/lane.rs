@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Wea
 use nvmf_core::host::controller::Event as MachineEvent;
 use nvmf_core::host::recovery::{Cause, Effect, Verdict};
 use nvmf_core::time::{Instant, sooner};
+use nvmf_core::wire::ids::{Cid, Qid};
 
 use super::super::error::Error;
 use super::super::options::Options;
@@ -73,6 +74,10 @@ pub(super) enum Event {
     Ready,
     /// The connection is lost.
     Failed(Failure),
+    /// These commands were not answered in time.
+    Late(Vec<Cid>),
+    /// They ended after all.
+    Over(Vec<Cid>),
     /// A lost connection has ended.
     Ended,
 }
@@ -231,7 +236,7 @@ impl Lane {
         let was_watched = connection.is_watched();
         let mut ended = Ended::default();
         self.pump(&mut connection, &mut ended);
-        if connection.has_failed() || connection.is_watched() != was_watched {
+        if connection.has_news() || connection.is_watched() != was_watched {
             self.call_driver();
         }
         drop(connection);
@@ -361,6 +366,18 @@ impl Lane {
         self.driver.forget(self.key);
     }
 
+    /// Of the Admin Queue: commands of the queue `qid` are to be aborted.
+    pub(super) fn abort_late(&self, qid: Qid, cids: &[Cid]) -> Result<(), Failure> {
+        let aborting = lock(&self.connection).abort_late(qid, cids, self.now());
+        self.call_driver();
+        aborting.map_err(Failure::Controller)
+    }
+
+    /// Of the Admin Queue: these commands ended after all.
+    pub(super) fn late_ended(&self, qid: Qid, cids: &[Cid]) {
+        lock(&self.connection).late_ended(qid, cids);
+    }
+
     /// Shuts the controller down; false if there is none to be shut down.
     pub(super) fn shut_down(&self) -> bool {
         let begun = lock(&self.connection).shut_down(self.now());
@@ -381,7 +398,7 @@ impl Lane {
         if served {
             self.pump(&mut connection, &mut ended);
         }
-        events.extend(connection.news());
+        connection.news(&mut events);
         let attempt = connection.attempt();
         let mut visit = Visit {
             more: connection.has_more(),

@@ -8,16 +8,19 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
-use nvmf_core::host;
 use nvmf_core::host::controller::{self as machine, Capabilities, Event as MachineEvent};
 use nvmf_core::host::queue::Connect;
 use nvmf_core::host::recovery::{self, Action, Cause, Effect, Fence, Recovery, Verdict};
+use nvmf_core::host::{self, command};
 use nvmf_core::tcp::host::MAX_COMMANDS;
 use nvmf_core::time::Instant;
-use nvmf_core::wire::ids::{Cntlid, Qid};
+use nvmf_core::wire::ids::{Cntlid, Nsid, Qid};
+use nvmf_core::wire::log::{AsyncEvent, ChangedNamespaces, LogId};
 
+use super::super::super::buffer::Buffer;
+use super::super::commands::Payload;
 use super::super::queue::Failure;
-use super::association::Inner;
+use super::association::{Inner, structure, urgent};
 use super::connection::Role;
 use super::event::Event;
 use super::lane::{self, Ended, Lane, Verdicts, lock};
@@ -42,13 +45,27 @@ pub(super) struct State {
     pub(super) failure: Failure,
     /// Who waits for the first controller.
     waiting: Vec<Waker>,
-    /// Looks whether the namespaces are the same as before.
-    check: Option<Check>,
+    /// What is being asked of the controller.
+    tasks: Vec<Task>,
     /// Itself, while it ends.
     itself: Option<Arc<Inner>>,
 }
 
-type Check = Pin<Box<dyn Future<Output = Vec<Event>> + Send>>;
+/// Commands, one after the other, and what is to be told at the end.
+struct Task {
+    future: Pin<Box<dyn Future<Output = Vec<Event>> + Send>>,
+    /// The controller can be used then.
+    then_live: bool,
+}
+
+impl Task {
+    fn new(future: impl Future<Output = Vec<Event>> + Send + 'static, then_live: bool) -> Self {
+        Self {
+            future: Box::pin(future),
+            then_live,
+        }
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -76,7 +93,7 @@ impl State {
             lost: None,
             failure: Failure::Closed,
             waiting: Vec::new(),
-            check: None,
+            tasks: Vec::new(),
             itself: None,
         }
     }
@@ -123,6 +140,17 @@ impl Inner {
                 }
                 (_, lane::Event::Machine(MachineEvent::Async(event))) => {
                     self.emit(&Event::Async(event));
+                    let attend = attend(Arc::clone(&self.lanes[0]), event, self.known());
+                    state.tasks.push(Task::new(attend, false));
+                }
+                (Phase::Live | Phase::Checking, lane::Event::Late(cids)) => {
+                    // There are no more than 65535 queues.
+                    if let Err(failure) = self.lanes[0].abort_late(Qid(index as u16), &cids) {
+                        self.lost(state, failure, now, ended);
+                    }
+                }
+                (_, lane::Event::Over(cids)) => {
+                    self.lanes[0].late_ended(Qid(index as u16), &cids);
                 }
                 (phase, event) => tracing::debug!(?phase, ?event, "nothing comes of it"),
             }
@@ -134,13 +162,21 @@ impl Inner {
         let now = self.now();
         let mut due = None;
         self.locked(|state, ended| {
-            if let Some(check) = &mut state.check {
+            let mut live = false;
+            if !state.tasks.is_empty() {
                 let waker = Waker::from(Arc::new(Visitor(Arc::downgrade(&self.lanes[0]))));
-                if let Poll::Ready(events) = check.as_mut().poll(&mut Context::from_waker(&waker)) {
-                    state.check = None;
+                let mut context = Context::from_waker(&waker);
+                state.tasks.retain_mut(|task| {
+                    let Poll::Ready(events) = task.future.as_mut().poll(&mut context) else {
+                        return true;
+                    };
                     events.into_iter().for_each(|event| self.emit(&event));
-                    self.live(state, now, ended);
-                }
+                    live |= task.then_live;
+                    false
+                });
+            }
+            if live {
+                self.live(state, now, ended);
             }
             self.act(state, now, ended);
             due = state.recovery.as_ref().and_then(Recovery::poll_timeout);
@@ -279,7 +315,8 @@ impl Inner {
         }
         // Before any command reaches them.
         state.phase = Phase::Checking;
-        state.check = Some(Box::pin(check(Arc::clone(&self.lanes[0]), known)));
+        let check = check(Arc::clone(&self.lanes[0]), known);
+        state.tasks.push(Task::new(check, true));
         ended.append(self.lanes[0].go_live());
     }
 
@@ -334,7 +371,7 @@ impl Inner {
         }
         state.phase = Phase::Lost;
         state.failure = failure;
-        state.check = None;
+        state.tasks.clear();
         let mut changes = false;
         for lane in &self.lanes {
             // On the connections of an attempt nobody's commands were sent.
@@ -417,7 +454,7 @@ impl Inner {
     /// There will be no connection any more.
     fn dismantle(&self, state: &mut State, ended: &mut Ended) {
         state.phase = Phase::Gone;
-        state.check = None;
+        state.tasks.clear();
         for lane in &self.lanes {
             let (_, calls) = lane.disconnect(state.failure, false);
             ended.append(calls);
@@ -438,6 +475,42 @@ async fn check(admin: Arc<Lane>, known: Vec<Arc<Known>>) -> Vec<Event> {
         }
     }
     events
+}
+
+/// Reads the log that explains an event, so that the controller may report the next of its
+/// kind, and looks at the namespaces that it names.
+async fn attend(admin: Arc<Lane>, event: AsyncEvent, known: Vec<Arc<Known>>) -> Vec<Event> {
+    const LEN: usize = 4096;
+    let lid = event.lid.code();
+    if lid == 0 {
+        return Vec::new();
+    }
+    let nsid = match event.lid {
+        LogId::Discovery => Nsid(0),
+        _ => Nsid::ALL,
+    };
+    let read = command::get_log_page(lid, nsid, 0, LEN as u32);
+    let payload = Payload::Read(Buffer::zeroed(LEN));
+    let read = urgent(&admin, &command::releasing_events(read), payload, structure);
+    let log: Box<ChangedNamespaces> = match read.await {
+        Ok(log) if event.lid == LogId::ChangedNamespaces => log,
+        Ok(_) => return Vec::new(),
+        Err(error) => {
+            tracing::debug!(%error, %event, "cannot read the log");
+            return Vec::new();
+        }
+    };
+    let all = log.overflowed();
+    let mut changed: Vec<Nsid> = log.iter().collect();
+    for namespace in known {
+        if all || changed.contains(&namespace.nsid) {
+            namespace.look_again(&admin).await;
+            if all {
+                changed.push(namespace.nsid);
+            }
+        }
+    }
+    changed.into_iter().map(Event::NamespaceChanged).collect()
 }
 
 /// Makes the driver visit a lane.

@@ -1,4 +1,5 @@
 //! Shared associations against a target of this crate, over loopback.
+mod fairness;
 mod recovery;
 
 use std::future::Future;
@@ -255,4 +256,26 @@ fn a_full_queue_pushes_back() {
     assert_eq!(lanes[1].load(), 6);
     drop((stuck, second));
     assert_eq!(lanes[1].load(), 5);
+}
+
+#[test]
+fn an_idle_host_sleeps() {
+    let served = Served::start(|_| {});
+    let host = host(2);
+    let options = Options {
+        keep_alive: Duration::ZERO,
+        ..Options::default()
+    };
+    let namespace = open(&host, &served, &options);
+    namespace.flush().wait().unwrap();
+    let turns = || -> u64 {
+        let drivers = host.threads.drivers.iter();
+        drivers
+            .map(|driver| driver.turns.load(Ordering::SeqCst))
+            .sum()
+    };
+    // Each thread may still be on its way to sleep; then nothing makes it look around.
+    let before = turns();
+    thread::sleep(Duration::from_millis(300));
+    assert!(turns() <= before + 4, "{before}, then {}", turns());
 }

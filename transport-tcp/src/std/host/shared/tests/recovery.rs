@@ -403,6 +403,32 @@ fn a_target_that_falls_silent_is_left() {
 }
 
 #[test]
+fn a_command_that_never_ends_is_aborted_and_then_the_controller_is_left() {
+    let memory = memory();
+    let served = serve(disk(&memory), None, |_| {});
+    let host = host(1);
+    let options = Options {
+        command_timeout: Duration::from_millis(300),
+        ..options(QUICK)
+    };
+    let association = attach(&host, &served, &options);
+    let events = association.events();
+    let namespace = association.namespace(Nsid(1)).wait().unwrap();
+    let stuck = namespace.read(BLOCKS - 1, vec![0; 512]);
+    namespace.write(0, noise(1, 512)).wait().unwrap();
+    let why = event(&events, |event| match event {
+        Event::Lost(error) => Some(error.to_string()),
+        _ => None,
+    });
+    assert!(why.contains("neither answered nor aborted"), "{why}");
+    let error = stuck.wait().unwrap_err();
+    assert_eq!(error.to_string(), "Read was not answered within 0.3 s");
+    reconnected(&events);
+    let read = namespace.read(0, vec![0; 512]).wait().unwrap();
+    assert!(read.as_ref() == noise(1, 512));
+}
+
+#[test]
 fn whoever_does_not_answer_is_no_target() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent: Url = url(listener.local_addr().unwrap(), NQN);
