@@ -386,7 +386,7 @@ impl Controller {
             }
             Step::Identify => {
                 self.identified(data)?;
-                if self.config.io_queues > 0 {
+                if self.has_io_queues() {
                     return Ok(self.go_on(Step::Queues, now));
                 }
                 Ok(self.last_step(now))
@@ -507,6 +507,12 @@ impl Controller {
         Ok(())
     }
 
+    /// Whether there are to be any, once it is known what kind of controller this is: a
+    /// discovery controller may have another name than the well-known one.
+    fn has_io_queues(&self) -> bool {
+        self.config.io_queues > 0 && self.found.kind != ControllerType::Discovery
+    }
+
     /// Section 5.17.2.1, figure 276.
     fn identified(&mut self, data: &[u8]) -> Result<(), Error> {
         let (identify, _) = IdentifyController::ref_from_prefix(data)
@@ -528,9 +534,10 @@ impl Controller {
         found.kas = identify.kas.get();
         found.traffic_based_keep_alive = identify.ctratt.contains(Ctratt::TBKAS);
         found.cqt = Duration::from_millis(identify.cqt.get().into());
-        if self.config.io_queues == 0 {
+        if !self.has_io_queues() {
             return Ok(());
         }
+        let found = &mut self.found;
         if identify.command_capsule_size() < 64 {
             return Err(Error::Unusable("IOCCSZ is less than a command"));
         }

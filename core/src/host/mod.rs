@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`controller`] | bring-up of a controller, then keep alive, events, Abort: one machine for the Admin Queue |
 //! | [`queue`] | Connect, by which a connection becomes a queue |
+//! | [`discovery`] | the discovery log, and referrals |
 //! | [`command`] | commands, composed |
 //! | [`recovery`] | what to do about a controller that was lost |
 //!
@@ -21,6 +22,7 @@
 mod abort;
 pub mod command;
 pub mod controller;
+pub mod discovery;
 pub mod queue;
 pub mod recovery;
 

@@ -179,6 +179,22 @@ fn a_discovery_controller_needs_no_queues() {
 }
 
 #[test]
+fn a_discovery_controller_is_known_by_what_it_says_of_itself() {
+    // As if it had a name of its own.
+    let mut rig = Rig::new(config(Nqn::DISCOVERY));
+    let Ok(Some(Event::Ready(found))) = rig.settle() else {
+        panic!("not ready after {:?}", rig.sent);
+    };
+    assert_eq!(
+        (found.kind, found.io_queues),
+        (ControllerType::Discovery, 0)
+    );
+    // Discovery Log Page Change notices, bit 31.
+    let set = rig.sent.last().unwrap();
+    assert_eq!((set.cdw10.get(), set.cdw11.get()), (0x0B, 1 << 31));
+}
+
+#[test]
 fn fewer_queues_than_wanted_are_taken() {
     let mut rig = Rig::new(Config {
         io_queues: 60,

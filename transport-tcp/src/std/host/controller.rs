@@ -9,12 +9,10 @@ use nvmf_core::host::controller::{self as machine, Capabilities, Event, Token};
 use nvmf_core::host::queue::Connect;
 use nvmf_core::host::{self, command};
 use nvmf_core::tcp::host::{self as transport, Data};
-use nvmf_core::wire::discovery::{DiscoveryEntry, DiscoveryHeader};
 use nvmf_core::wire::identify::{Cns, IdentifyController, IdentifyNamespace, NamespaceList};
 use nvmf_core::wire::ids::{Cntlid, Nqn, Nsid, Qid};
-use nvmf_core::wire::log::LogId;
 use nvmf_core::wire::sqe::{AdminOpcode, Sqe};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::buffer::Buffer;
 use super::commands::Payload;
@@ -23,12 +21,6 @@ use super::namespace::Namespace;
 use super::options::Options;
 use super::queue::{Completion, Queue};
 use super::url::Url;
-
-/// Discovery entries that are read at most: 16 MiB.
-const MAX_ENTRIES: u64 = 16 * 1024;
-
-/// How often a discovery log is read again because it changed meanwhile.
-const LOG_ATTEMPTS: u32 = 10;
 
 /// Tags of the bring-up machine's commands: the last ones, in this order.
 const OWN: [Token; 4] = [
@@ -305,55 +297,6 @@ impl Controller {
             queue,
             _lease: lease,
         })
-    }
-
-    /// The entries of the discovery log, of a discovery controller.
-    ///
-    /// # Errors
-    /// Those of [`Controller::admin`], and [`Error::LogChanges`].
-    pub fn discover(&self) -> Result<Vec<DiscoveryEntry>, Error> {
-        for _ in 0..LOG_ATTEMPTS {
-            let before: Box<DiscoveryHeader> = self.log(0, DiscoveryHeader::LEN)?.remove(0);
-            let count = before.numrec.get().min(MAX_ENTRIES);
-            let mut entries: Vec<DiscoveryEntry> = Vec::new();
-            while (entries.len() as u64) < count {
-                // As much as any controller can.
-                let some = (count - entries.len() as u64).min(4) as usize;
-                let offset = DiscoveryHeader::LEN + entries.len() * DiscoveryEntry::LEN;
-                let part = self.log(offset as u64, some * DiscoveryEntry::LEN)?;
-                entries.extend(part.into_iter().map(|entry: Box<DiscoveryEntry>| *entry));
-            }
-            let after: Box<DiscoveryHeader> = self.log(0, DiscoveryHeader::LEN)?.remove(0);
-            if after.genctr == before.genctr {
-                return Ok(entries);
-            }
-        }
-        Err(Error::LogChanges)
-    }
-
-    /// `len` bytes of the discovery log, as structures of one kind, at least one.
-    fn log<T>(&self, offset: u64, len: usize) -> Result<Vec<Box<T>>, Error>
-    where
-        T: FromBytes + KnownLayout + Immutable,
-    {
-        const COMMAND: &str = "Get Log Page";
-        let bytes = u32::try_from(len).unwrap_or(u32::MAX);
-        let sqe = command::get_log_page(LogId::Discovery.code(), Nsid(0), offset, bytes);
-        let completion = self.admin(&sqe, Payload::Read(Buffer::zeroed(len)))?;
-        check(&completion, COMMAND, sqe.opcode)?;
-        let nonsense = || Error::Nonsense { command: COMMAND };
-        if completion.received < len {
-            return Err(nonsense());
-        }
-        completion
-            .data()
-            .chunks_exact(size_of::<T>())
-            .map(|bytes| {
-                T::read_from_bytes(bytes)
-                    .map(Box::new)
-                    .map_err(|_| nonsense())
-            })
-            .collect()
     }
 
     fn identify_as<T: FromBytes>(&self, cns: Cns, nsid: Nsid) -> Result<Box<T>, Error> {

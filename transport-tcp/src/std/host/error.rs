@@ -120,9 +120,9 @@ pub enum Error {
         /// As many as it grants.
         granted: u16,
     },
-    /// The log changes faster than it can be read.
-    #[error("the discovery log changes all the time")]
-    LogChanges,
+    /// A discovery log cannot be read.
+    #[error(transparent)]
+    Log(#[from] host::discovery::LogError),
     /// What came back is too short, or contradicts itself.
     #[error("the controller's answer to {command} makes no sense")]
     Nonsense {

@@ -67,6 +67,7 @@
 //! connects again. An [`Association`] does, as [`Options::recovery`] says.
 mod commands;
 mod controller;
+mod discovery;
 mod error;
 mod identity;
 mod namespace;
@@ -78,6 +79,7 @@ mod url;
 
 pub use commands::Payload;
 pub use controller::{Controller, IoQueue};
+pub use discovery::{Discovered, Discovery, Problem, discover};
 pub use error::Error;
 pub use namespace::Namespace;
 pub use options::Options;
