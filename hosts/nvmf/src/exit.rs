@@ -1,6 +1,7 @@
 //! How a command ends: its exit status, and what it says of a failure.
 use std::error::Error as StdError;
 use std::fmt::{self, Display};
+use std::io::{self, Write};
 
 use clap::ValueEnum;
 use nvmf_core::host::Error as HostError;
@@ -163,6 +164,7 @@ impl Exit {
             | Error::NamespaceReplaced { .. }
             | Error::NotOffered { .. }
             | Error::NoQueueLeft { .. }
+            | Error::Log(_)
             | Error::Nonsense { .. } => Self::Refused,
             _ => Self::Failed,
         }
@@ -193,6 +195,34 @@ pub(crate) fn describe(error: &anyhow::Error, output: Output) -> String {
             }
             object.to_string()
         }
+    }
+}
+
+/// The failures of a command that goes on: each is told, the last as the command's own.
+pub(crate) struct Failures {
+    output: Output,
+    last: Option<anyhow::Error>,
+}
+
+impl Failures {
+    pub(crate) fn new(output: Output) -> Self {
+        Self { output, last: None }
+    }
+
+    pub(crate) fn add(&mut self, error: anyhow::Error) {
+        if let Some(earlier) = self.last.replace(error) {
+            let line = describe(&earlier, self.output);
+            // That nobody reads it is no reason to stop.
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.last.is_none()
+    }
+
+    pub(crate) fn finish(self) -> anyhow::Result<()> {
+        self.last.map_or(Ok(()), Err)
     }
 }
 

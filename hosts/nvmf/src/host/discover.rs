@@ -1,13 +1,20 @@
 //! `nvmf discover`.
+use anyhow::anyhow;
+use nvmf_core::host::discovery::Why;
 use nvmf_core::wire::discovery::{DiscoveryEntry, Trtype};
-use nvmf_tcp::std::host::Url;
+use nvmf_tcp::std::host::{self, Discovered, Options, Problem, Url};
 use serde_json::{Value, json};
 
-use super::{ConnectArgs, OutputArgs, connect};
+use super::connection::explain;
+use super::{ConnectArgs, OutputArgs};
+use crate::exit::Failures;
 
 /// List the subsystems that a target offers
 #[derive(clap::Args)]
 #[command(after_help = "\
+Other discovery controllers that the target refers to are asked, too. If one of them does not
+answer, that is told on standard error, and in the exit status; the rest is shown.
+
 Examples:
   nvmf discover nvme+tcp://192.0.2.7
   nvmf discover nvme+tcp://192.0.2.7:4420 --output json")]
@@ -24,17 +31,56 @@ pub(crate) struct Args {
 
 /// Prints an entry a line.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let controller = connect(&args.url, &args.connect.options())?;
-    let entries = controller.discover()?;
-    let text = || entries.iter().map(|entry| line(entry) + "\n").collect();
-    Ok(args.output.print(text, || records(&entries))?)
+    let mut failures = Failures::new(args.output.output);
+    let found = all(&args.url, &args.connect.options(), &mut failures)?;
+    let text = || found.iter().map(|found| line(found) + "\n").collect();
+    let json = || {
+        let entries = found.iter().map(|found| {
+            let mut object = object(&found.entry);
+            object["from"] = found.from.to_string().into();
+            object
+        });
+        json!({"records": entries.collect::<Value>()})
+    };
+    args.output.print(text, json)?;
+    failures.finish()
+}
+
+/// All that a target offers, and those that it refers to. What is missing is a failure
+/// beside that.
+pub(super) fn all(
+    url: &Url,
+    options: &Options,
+    failures: &mut Failures,
+) -> anyhow::Result<Vec<Discovered>> {
+    let found = host::discover(url, options).map_err(|error| explain(error, url, options))?;
+    for problem in found.problems {
+        match problem {
+            Problem::Unreachable { controller, error } => {
+                let context = format!("the referral to {controller} leads nowhere");
+                failures.add(anyhow::Error::from(error).context(context));
+            }
+            Problem::NotFollowed {
+                why: Why::TooDeep | Why::TooMany,
+                ..
+            } => failures.add(anyhow!("{problem}")),
+            // Its entry is shown, and says why.
+            Problem::NotFollowed { .. } => tracing::info!("{problem}"),
+        }
+    }
+    Ok(found.entries)
 }
 
 /// With a URL where there is one, to be used with other commands.
-fn line(entry: &DiscoveryEntry) -> String {
+fn line(found: &Discovered) -> String {
+    let entry = &found.entry;
+    let from = match found.from.depth {
+        0 => String::new(),
+        _ => format!(", says {}", found.from),
+    };
     match url(entry) {
-        Some(url) => format!("{url}  {}", entry.subtype()),
-        None => entry.to_string(),
+        Some(url) => format!("{url}  {}{from}", entry.subtype()),
+        None => format!("{entry}{from}"),
     }
 }
 

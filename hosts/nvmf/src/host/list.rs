@@ -1,20 +1,18 @@
 //! `nvmf list`.
-use std::io::{self, Write};
-
 use anyhow::Context;
 use nvmf_core::wire::discovery::Subtype;
 use nvmf_core::wire::identify::{IdentifyController, IdentifyNamespace};
-use nvmf_tcp::std::host::{Options, Url};
+use nvmf_tcp::std::host::{Discovered, Options, Url};
 use serde_json::{Value, json};
 
 use super::{ConnectArgs, OutputArgs, connect, discover};
-use crate::exit;
+use crate::exit::Failures;
 
 /// List namespaces: of a subsystem, or of all that a target offers
 #[derive(clap::Args)]
 #[command(after_help = "\
-The URL of a target without an NQN means each subsystem that it offers. One that cannot be
-used is told on standard error, the others are listed all the same.
+The URL of a target without an NQN means each subsystem that it offers, or refers to. One that
+cannot be used is told on standard error, the others are listed all the same.
 
 Examples:
   nvmf list nvme+tcp://192.0.2.7
@@ -42,49 +40,43 @@ struct Row {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let options = args.connect.options();
     let mut rows = Vec::new();
-    let mut first_error = None;
-    let mut failed = |error: anyhow::Error| {
-        if let Some(earlier) = first_error.replace(error) {
-            let line = exit::describe(&earlier, args.output.output);
-            // That nobody reads it is no reason to stop.
-            let _ = writeln!(io::stderr(), "{line}");
-        }
-    };
+    let mut failures = Failures::new(args.output.output);
     for url in &args.urls {
-        match subsystems(url, &options) {
+        match subsystems(url, &options, &mut failures) {
             Ok(urls) => {
                 for url in urls {
                     if let Err(error) = namespaces(&url, &options, &mut rows) {
-                        failed(error.context(url));
+                        failures.add(error.context(url));
                     }
                 }
             }
-            Err(error) => failed(error.context(url.clone())),
+            Err(error) => failures.add(error.context(url.clone())),
         }
     }
-    if rows.is_empty()
-        && let Some(error) = first_error
-    {
-        return Err(error);
+    if !rows.is_empty() || failures.is_empty() {
+        args.output.print(
+            || table(&rows),
+            || json!({"Devices": rows.iter().map(Row::json).collect::<Value>()}),
+        )?;
     }
-    args.output.print(
-        || table(&rows),
-        || json!({"Devices": rows.iter().map(Row::json).collect::<Value>()}),
-    )?;
-    first_error.map_or(Ok(()), Err)
+    failures.finish()
 }
 
-/// The URLs of subsystems that a URL means.
-fn subsystems(url: &Url, options: &Options) -> anyhow::Result<Vec<Url>> {
+/// The URLs of subsystems that a URL means, each once.
+fn subsystems(url: &Url, options: &Options, failures: &mut Failures) -> anyhow::Result<Vec<Url>> {
     if url.subnqn.is_some() {
         return Ok(vec![url.clone()]);
     }
-    let entries = connect(url, options)?.discover()?;
-    Ok(entries
-        .iter()
-        .filter(|entry| entry.subtype() == Subtype::Nvm)
-        .filter_map(discover::url)
-        .collect())
+    let mut urls: Vec<Url> = Vec::new();
+    for Discovered { entry, .. } in discover::all(url, options, failures)? {
+        if entry.subtype() == Subtype::Nvm
+            && let Some(url) = discover::url(&entry)
+            && !urls.contains(&url)
+        {
+            urls.push(url);
+        }
+    }
+    Ok(urls)
 }
 
 fn namespaces(url: &Url, options: &Options, rows: &mut Vec<Row>) -> anyhow::Result<()> {

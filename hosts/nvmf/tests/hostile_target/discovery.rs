@@ -236,4 +236,20 @@ fn referrals_that_lead_nowhere_spoil_nothing() {
     );
     assert!(texts[1].contains(&closed.to_string()), "{texts:?}");
     assert!(texts[2].contains("Invalid Log Page"), "{texts:?}");
+    // The command shows what there is, and fails as the last of them did.
+    let output = nvmf(&["discover", &format!("nvme+tcp://{}", first.fake.addr)]);
+    let shown = String::from_utf8_lossy(&output.stdout);
+    let disk = "nvme+tcp://192.0.2.1:4420/nqn.2014-08.org.example:disk  nvme subsystem, says ";
+    assert!(
+        shown.contains(&format!("{disk}{}\n", second.fake.addr)),
+        "{shown}"
+    );
+    assert_eq!(shown.lines().count(), 5, "{shown}");
+    let told = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines.len(), 2, "{told}");
+    let nowhere = format!("nvmf: the referral to 127.0.0.1:{closed} leads nowhere: ");
+    assert!(lines[0].starts_with(&nowhere), "{told}");
+    assert!(lines[1].contains("Invalid Log Page"), "{told}");
+    assert_eq!(output.status.code(), Some(4));
 }
