@@ -233,7 +233,8 @@ fn send(
     let mut sent = 0;
     let mut piece = vec![0; PIECE];
     loop {
-        let len = fill(&mut *file, &mut piece).with_context(|| format!("cannot read {name}"))?;
+        let len = fill(&mut piece, |rest, _| file.read(rest))
+            .with_context(|| format!("cannot read {name}"))?;
         check(sent + len as u64, capacity, block_size)
             .with_context(|| format!("after {sent} bytes"))?;
         if len == 0 {
@@ -261,11 +262,15 @@ fn check(len: u64, capacity: u64, block_size: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads until the buffer is full or the file ends.
-fn fill(file: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
+/// Reads until the buffer is full or the file ends. `read` is given the rest of the buffer,
+/// and how much of it is full.
+pub(super) fn fill(
+    buffer: &mut [u8],
+    mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+) -> io::Result<usize> {
     let mut len = 0;
     while len < buffer.len() {
-        match file.read(&mut buffer[len..]) {
+        match read(&mut buffer[len..], len as u64) {
             Ok(0) => break,
             Ok(read) => len += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

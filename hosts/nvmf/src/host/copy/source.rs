@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use nvmf_tcp::std::host::SharedNamespace;
 
+use super::super::transfer::fill;
 use super::location::{Location, Network, path_identity};
 
 /// An open source.
@@ -116,21 +117,4 @@ impl Source {
         }
         Ok(())
     }
-}
-
-/// Reads until the buffer is full or the source ends.
-fn fill(
-    buffer: &mut [u8],
-    mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
-) -> io::Result<usize> {
-    let mut len = 0;
-    while len < buffer.len() {
-        match read(&mut buffer[len..], len as u64) {
-            Ok(0) => break,
-            Ok(read) => len += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(len)
 }
