@@ -261,6 +261,41 @@ mod tests {
     }
 
     #[test]
+    fn whatever_comes_is_within_the_namespace() {
+        let export = export();
+        let mut state = 1_u64;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let mut sensible = 0;
+        for _ in 0..100_000 {
+            // Not far from the limits, or far beyond them.
+            let shift = [0, 9, 12][next() as usize % 3];
+            let offset = (next() >> (next() % 64)) << shift;
+            let length = ((next() as u32) >> (next() % 32)) << shift;
+            let request = request(next() as u16 % 8, next() as u16 % 32, offset, length);
+            let Ok(operation) = Operation::of(&request, &export, true) else {
+                continue;
+            };
+            sensible += 1;
+            if let Operation::Read(blocks)
+            | Operation::Write { blocks, .. }
+            | Operation::Trim { blocks, .. }
+            | Operation::WriteZeroes { blocks, .. } = operation
+            {
+                assert!(
+                    blocks.count > 0 && blocks.slba + blocks.count <= 1 << 18,
+                    "{request:?}"
+                );
+            }
+        }
+        assert!(sensible > 100, "{sensible}");
+    }
+
+    #[test]
     fn what_the_controller_cannot() {
         let mut export = export();
         let fast = |flags: u16| request(6, 16 | flags, 0, 4096);

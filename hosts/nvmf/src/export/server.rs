@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
 use super::address::Address;
 use super::connection;
@@ -25,6 +25,12 @@ const BACKLOG: i32 = 128;
 
 /// A pause when the system has no descriptor or thread for another client.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// A TCP connection on which nothing came for so long is probed.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// How often.
+const PROBE: Duration = Duration::from_secs(10);
 
 /// What all connections share.
 pub(super) struct Shared {
@@ -151,8 +157,11 @@ fn accept(listener: &Socket, shared: &Arc<Shared>) {
 
 /// Serves a client on threads of its own.
 fn admit(socket: Socket, shared: &Arc<Shared>) -> io::Result<()> {
-    if socket.local_addr()?.is_ipv4() || socket.local_addr()?.is_ipv6() {
+    if !socket.local_addr()?.is_unix() {
         socket.set_tcp_nodelay(true)?;
+        // Or a client whose machine is gone would stay for ever.
+        let probes = TcpKeepalive::new().with_time(QUIET).with_interval(PROBE);
+        socket.set_tcp_keepalive(&probes)?;
     }
     let socket = Arc::new(socket);
     let mut state = shared.state();

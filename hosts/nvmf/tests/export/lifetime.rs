@@ -1,4 +1,6 @@
 //! How it starts and how it ends.
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 
@@ -53,6 +55,25 @@ fn what_is_under_way_is_finished() {
         let (status, log) = export.ended();
         assert!(status.success(), "{log}");
         assert!(!path.exists());
+    }
+}
+
+#[test]
+fn over_tcp() {
+    let target = Target::start(&["--ram", "8M"]);
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let export = Export::start_tcp(&target, address);
+        let uri = export.ready.strip_prefix("ready nbd://");
+        let address = uri.and_then(|rest| rest.strip_suffix('/'));
+        let mut stream = TcpStream::connect(address.expect("a URI")).expect("it listens");
+        stream
+            .write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x02\0\0\0\0")
+            .expect("it reads");
+        let mut said = Vec::new();
+        stream.read_to_end(&mut said).expect("it writes");
+        assert!(said.starts_with(b"NBDMAGICIHAVEOPT\0\x03"), "{said:x?}");
+        assert!(said.ends_with(b"\0\0\0\x02\0\0\0\x01\0\0\0\0"), "{said:x?}");
+        export.stop();
     }
 }
 

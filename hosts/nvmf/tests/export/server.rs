@@ -23,11 +23,20 @@ pub(crate) struct Export {
 impl Export {
     /// Exports the target's only namespace at a path in `dir`.
     pub(crate) fn start(target: &Target, dir: &Path, args: &[&str]) -> Self {
-        let url = format!("nvme+tcp://{}/{}", target.addr, target.nqn);
         let path = dir.join("nbd");
+        let nbd = format!("unix:{}", path.display());
+        Self::start_at(target, &nbd, path, args)
+    }
+
+    /// Exports it at an address of TCP.
+    pub(crate) fn start_tcp(target: &Target, address: &str) -> Self {
+        Self::start_at(target, &format!("tcp:{address}"), PathBuf::new(), &[])
+    }
+
+    fn start_at(target: &Target, nbd: &str, path: PathBuf, args: &[&str]) -> Self {
+        let url = format!("nvme+tcp://{}/{}", target.addr, target.nqn);
         let mut child = Command::new(env!("CARGO_BIN_EXE_nvmf"))
-            .args(["export", &url, "--nbd"])
-            .arg(format!("unix:{}", path.display()))
+            .args(["export", &url, "--nbd", nbd])
             .args(args)
             .env_remove("RUST_LOG")
             .env("RUST_BACKTRACE", "1")
