@@ -199,6 +199,9 @@ fn a_copy_that_cannot_be_changes_nothing() {
         let error = failure(exit, &[&["copy"], args].concat());
         assert!(error.contains(explanation), "{args:?}: {error}");
     }
+    // The same of read.
+    let error = failure(1, &["read", &first, "--data", &kept, "--data-size", "2M"]);
+    assert!(error.contains("beyond the end"), "{error}");
     let usage = nvmf(&["copy", "nvme+rdma://h/n", &kept]);
     assert_eq!(usage.status.code(), Some(2), "{}", text(&usage.stderr));
     json_failure(2, &["copy", &first, "-"]);
@@ -363,6 +366,11 @@ fn a_connection_that_is_cut_leaves_a_namespace_without_a_beginning() {
     );
     assert!(error.contains("--resume goes on"), "{error}");
     assert!(read(&url(&target))[..MIB] == vec![0; MIB]);
+    // A read that breaks leaves nothing.
+    let proxy = cut_after(target.addr, 8 * MIB, false);
+    let broken = format!("nvme+tcp://{proxy}/{}", target.nqn);
+    failure(3, &["read", &broken, "--data", &files.path("read")]);
+    assert_eq!(files.names(), ["old", "source", "state"]);
     // By another address it is the same namespace.
     let args = [
         "copy",

@@ -103,11 +103,20 @@ fn controller_json(id: &IdentifyController) -> Value {
     numbers!(id => object; ioccsz, iorcsz, icdoff, fcatt, msdbd, ofcs, dctype);
     let states = id.power_states().iter().map(|state| {
         let mut object = Object::new();
+        // 0 not reported, 1 for 100 uW, 2 for 10 mW.
+        let scale = |byte: u8| Value::from(byte >> 6);
+        numbers!(state => object; mp as "max_power");
+        object.insert("max_power_scale".to_owned(), (state.flags & 1).into());
+        let non_operational = u8::from(state.non_operational());
+        object.insert("non-operational_state".to_owned(), non_operational.into());
         numbers!(state => object;
-            mp as "max_power", flags, enlat as "entry_lat", exlat as "exit_lat", rrt as "read_tput",
-            rrl as "read_lat", rwt as "write_tput", rwl as "write_lat", idlp as "idle_power",
-            ips as "idle_scale", actp as "active_power", apws as "active_power_work",
+            enlat as "entry_lat", exlat as "exit_lat", rrt as "read_tput", rrl as "read_lat",
+            rwt as "write_tput", rwl as "write_lat", idlp as "idle_power",
         );
+        object.insert("idle_scale".to_owned(), scale(state.ips));
+        numbers!(state => object; actp as "active_power");
+        object.insert("active_power_work".to_owned(), (state.apws & 7).into());
+        object.insert("active_scale".to_owned(), scale(state.apws));
         Value::Object(object)
     });
     object.insert("psds".to_owned(), states.collect());

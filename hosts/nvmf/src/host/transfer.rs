@@ -1,6 +1,6 @@
 //! `nvmf read`, `nvmf write` and `nvmf compare`.
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -9,6 +9,7 @@ use nvmf_core::wire::identify::Oncs;
 use nvmf_tcp::std::host::Namespace;
 use serde_json::json;
 
+use super::copy::Destination;
 use super::{NamespaceArgs, Output, OutputArgs, number};
 use crate::exit;
 
@@ -18,6 +19,8 @@ const PIECE: usize = 4 << 20;
 /// Read blocks of a namespace into a file
 #[derive(clap::Args)]
 #[command(after_help = "\
+A file is written under the name FILE.part, and gets its name when all of it is there.
+
 Examples:
   nvmf read nvme+tcp://192.0.2.7/NQN > disk.img
   nvmf read nvme+tcp://192.0.2.7/NQN?nsid=2 --start-block 2048 --data-size 1M --data boot.img")]
@@ -103,22 +106,18 @@ pub(crate) fn read(args: &ReadArgs) -> anyhow::Result<()> {
             namespace.blocks()
         );
     }
+    let mut destination = match to_stdout {
+        true => Destination::standard_output(),
+        false => Destination::at(&args.data)?,
+    };
+    let copied = destination
+        .begin(0)
+        .and_then(|()| copy_out(&mut namespace, args.start_block, left, &mut destination));
+    // A part must not pass for the whole.
+    copied.inspect_err(|_| destination.discard())?;
     if to_stdout {
-        return copy_out(
-            &mut namespace,
-            args.start_block,
-            left,
-            &mut io::stdout().lock(),
-        );
+        return Ok(());
     }
-    let name = args.data.display();
-    let mut file = File::create(&args.data).with_context(|| format!("cannot create {name}"))?;
-    let outcome = copy_out(&mut namespace, args.start_block, left, &mut file);
-    if outcome.is_err() && file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        // A part must not pass for the whole.
-        let _ = fs::remove_file(&args.data);
-    }
-    outcome.with_context(|| format!("{name} is not written"))?;
     let nsid = namespace.nsid().0;
     let json = || json!({"nsid": nsid, "slba": args.start_block, "bytes": left});
     Ok(args.output.print(String::new, json)?)
@@ -126,22 +125,21 @@ pub(crate) fn read(args: &ReadArgs) -> anyhow::Result<()> {
 
 fn copy_out(
     namespace: &mut Namespace,
-    mut slba: u64,
-    mut left: u64,
-    out: &mut impl Write,
+    slba: u64,
+    len: u64,
+    destination: &mut Destination,
 ) -> anyhow::Result<()> {
     let block_size = u64::from(namespace.block_size());
-    let mut piece = vec![0; PIECE];
-    while left > 0 {
-        let len = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
-        let bytes = &mut piece[..len];
-        namespace.read(slba, bytes)?;
-        out.write_all(bytes)
-            .context("cannot pass on what was read")?;
-        left -= len as u64;
-        slba += len as u64 / block_size;
+    let mut done = 0;
+    while done < len {
+        let some = usize::try_from(len - done).unwrap_or(PIECE).min(PIECE);
+        let mut bytes = vec![0; some];
+        namespace.read(slba + done / block_size, &mut bytes)?;
+        destination.write(done, bytes)?;
+        done += some as u64;
     }
-    Ok(out.flush()?)
+    destination.sync()?;
+    destination.finish(len)
 }
 
 /// Writes a file, and flushes.

@@ -20,7 +20,7 @@ use super::location::{Location, Network, path_identity};
 const HEAD: u64 = 1 << 20;
 
 /// An open destination.
-pub(super) struct Destination {
+pub(in crate::host) struct Destination {
     /// For messages.
     pub(super) name: String,
     /// What tells it from every other; none of a stream.
@@ -48,10 +48,8 @@ impl Destination {
     /// Opens it. Nothing of what is there is changed.
     pub(super) fn open(location: &Location, network: &Network<'_>) -> anyhow::Result<Self> {
         match location {
-            Location::Stream => Ok(Self::stream("standard output", io::stdout())),
-            Location::Path(path) => {
-                Self::open_path(path).with_context(|| format!("cannot write {}", path.display()))
-            }
+            Location::Stream => Ok(Self::standard_output()),
+            Location::Path(path) => Self::at(path),
             Location::Url(url) => {
                 let (namespace, identity) = network.open(url)?;
                 Ok(Self {
@@ -62,6 +60,16 @@ impl Destination {
                 })
             }
         }
+    }
+
+    /// Standard output.
+    pub(in crate::host) fn standard_output() -> Self {
+        Self::stream("standard output", io::stdout())
+    }
+
+    /// A file, a block device, or what else has a name there.
+    pub(in crate::host) fn at(path: &Path) -> anyhow::Result<Self> {
+        Self::open_path(path).with_context(|| format!("cannot write {}", path.display()))
     }
 
     fn open_path(path: &Path) -> anyhow::Result<Self> {
@@ -169,7 +177,7 @@ impl Destination {
     }
 
     /// A copy begins anew, or goes on after `done` bytes.
-    pub(super) fn begin(&self, done: u64) -> anyhow::Result<()> {
+    pub(in crate::host) fn begin(&self, done: u64) -> anyhow::Result<()> {
         if let Kind::File { part, .. } = &self.kind {
             if part.metadata()?.len() < done {
                 bail!(
@@ -184,7 +192,7 @@ impl Destination {
     }
 
     /// Writes at byte `offset`, where a stream is already.
-    pub(super) fn write(&mut self, offset: u64, bytes: Vec<u8>) -> anyhow::Result<()> {
+    pub(in crate::host) fn write(&mut self, offset: u64, bytes: Vec<u8>) -> anyhow::Result<()> {
         let written = match &mut self.kind {
             Kind::Namespace(namespace) => {
                 let slba = offset / u64::from(namespace.block_size());
@@ -232,7 +240,7 @@ impl Destination {
     }
 
     /// Makes what was written safe from a loss of power.
-    pub(super) fn sync(&mut self) -> anyhow::Result<()> {
+    pub(in crate::host) fn sync(&mut self) -> anyhow::Result<()> {
         let synced = match &mut self.kind {
             Kind::Namespace(namespace) => {
                 return namespace.flush().wait().with_context(|| self.name.clone());
@@ -247,7 +255,7 @@ impl Destination {
     }
 
     /// All is there: a file gets its name.
-    pub(super) fn finish(&mut self, len: u64) -> anyhow::Result<()> {
+    pub(in crate::host) fn finish(&mut self, len: u64) -> anyhow::Result<()> {
         let Kind::File {
             part,
             part_path,
@@ -281,7 +289,7 @@ impl Destination {
     }
 
     /// Nothing of it is of use: the part goes.
-    pub(super) fn discard(&self) {
+    pub(in crate::host) fn discard(&self) {
         if let Kind::File { part_path, .. } = &self.kind {
             // It says .part, if it stays.
             let _ = fs::remove_file(part_path);

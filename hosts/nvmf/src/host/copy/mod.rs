@@ -24,7 +24,7 @@ use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nvmf::block::spec::parse_size;
 use serde_json::json;
 
-use self::destination::Destination;
+pub(super) use self::destination::Destination;
 use self::location::{Location, Network};
 use self::source::Source;
 use self::state::{Copy, State};
