@@ -1,4 +1,5 @@
 //! A controller, as blocking calls.
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,7 +20,7 @@ use super::commands::Payload;
 use super::error::Error;
 use super::namespace::Namespace;
 use super::options::Options;
-use super::queue::{Completion, Queue};
+use super::queue::{Completion, Line, Queue};
 use super::url::Url;
 
 /// Tags of the bring-up machine's commands: the last ones, in this order.
@@ -86,6 +87,16 @@ struct Shared {
     /// Whether keep alive is to stop.
     stop: Mutex<bool>,
     stopped: Condvar,
+    lines: Mutex<Lines>,
+}
+
+/// The I/O queues, which end when the controller is lost.
+#[derive(Default)]
+struct Lines {
+    /// By index, as [`Qids`].
+    open: BTreeMap<usize, Line>,
+    /// That it is, and why, if it is more than that its connection ended.
+    lost: Option<Option<host::Error>>,
 }
 
 struct Admin {
@@ -156,6 +167,7 @@ impl Controller {
             admin: Mutex::new(admin),
             stop: Mutex::new(false),
             stopped: Condvar::new(),
+            lines: Mutex::default(),
         });
         let keeper = if discovery || options.keep_alive.is_zero() {
             None
@@ -283,6 +295,7 @@ impl Controller {
             sq_flow_control: options.sq_flow_control,
         };
         let mut queue = Queue::open(association.address, options)?;
+        association.shared.watch(lease.index, queue.line()?);
         let data = Connect::data(&options.identity, &association.subnqn, found.cntlid);
         let completion = call(
             &mut queue,
@@ -356,6 +369,9 @@ impl fmt::Debug for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        lock(&self.association.shared.lines)
+            .open
+            .remove(&self.index);
         lock(&self.association.qids).used[self.index] = false;
     }
 }
@@ -383,6 +399,22 @@ impl Drop for Association {
 }
 
 impl Shared {
+    /// An I/O queue is there.
+    fn watch(&self, index: usize, line: Line) {
+        let mut lines = lock(&self.lines);
+        if let Some(error) = lines.lost {
+            line.end(error);
+        }
+        lines.open.insert(index, line);
+    }
+
+    /// Without keep alive the controller ends its I/O queues, sooner or later: ours end now.
+    fn lost(&self, error: Option<host::Error>) {
+        let mut lines = lock(&self.lines);
+        lines.lost = Some(error);
+        lines.open.values().for_each(|line| line.end(error));
+    }
+
     /// Until told to stop, or nothing is left to be kept alive.
     fn keep_alive(&self) {
         let mut stop = lock(&self.stop);
@@ -392,7 +424,10 @@ impl Shared {
                 if let Err(error) = admin.service() {
                     // Whoever uses the controller is told.
                     tracing::debug!(%error, "keep alive failed");
-                    return;
+                    return self.lost(match error {
+                        Error::Controller(error) => Some(error),
+                        _ => None,
+                    });
                 }
                 match admin.machine.poll_timeout() {
                     Some(due) => due.since(admin.queue.now()),

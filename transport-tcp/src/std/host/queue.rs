@@ -3,6 +3,7 @@ use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant as Clock};
 
 use nvmf_core::host;
@@ -96,6 +97,26 @@ pub struct Queue {
     completed: Vec<Completion>,
     /// Why there is nothing more to be had, if that is so.
     failed: Option<Failure>,
+    /// Why its association is lost, which may be known before this connection ends.
+    association_lost: Arc<OnceLock<host::Error>>,
+}
+
+/// Another thread's hold on a queue's connection.
+pub(super) struct Line {
+    socket: TcpStream,
+    association_lost: Arc<OnceLock<host::Error>>,
+}
+
+impl Line {
+    /// Ends the connection, because the association is lost. Whoever waits for it wakes up.
+    pub(super) fn end(&self, error: Option<host::Error>) {
+        if let Some(error) = error {
+            // The first reason is the best.
+            let _ = self.association_lost.set(error);
+        }
+        // It may have ended before.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
 }
 
 /// Why there is no connection any more. Kept, because it is said again to whoever asks later.
@@ -155,6 +176,7 @@ impl Queue {
             system_calls: 0,
             completed: Vec::new(),
             failed: None,
+            association_lost: Arc::default(),
         };
         queue.configure(1, nvmf_core::target::ADMIN_INLINE_DATA);
         Ok(queue)
@@ -281,7 +303,7 @@ impl Queue {
             return;
         }
         if let Err(failure) = self.connected().and_then(|()| self.transmit()) {
-            self.failed.get_or_insert(failure);
+            self.fail(failure);
         }
     }
 
@@ -309,11 +331,7 @@ impl Queue {
         if self.failed.is_none()
             && let Err(failure) = self.receive(scratch)
         {
-            self.failed.get_or_insert(match failure {
-                // Whoever hangs up already is no target, or none that is ready.
-                Failure::Closed | Failure::Lost(_) if !self.live => Failure::NoIcResp,
-                failure => failure,
-            });
+            self.fail(failure);
             // A TermReq, if the machine has one to send.
             let _ = self.transmit();
         }
@@ -390,6 +408,27 @@ impl Queue {
             return Err(Failure::Connect(Errno::TIMEDOUT));
         }
         Ok(())
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        let failure = match (failure, self.association_lost.get()) {
+            (Failure::Closed | Failure::Lost(_), Some(error)) => Failure::Controller(*error),
+            // Whoever hangs up already is no target, or none that is ready.
+            (Failure::Closed | Failure::Lost(_), None) if !self.live => Failure::NoIcResp,
+            (failure, _) => failure,
+        };
+        self.failed.get_or_insert(failure);
+    }
+
+    /// Ends the connection from another thread.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub(super) fn line(&self) -> Result<Line, Error> {
+        Ok(Line {
+            socket: self.socket.try_clone()?,
+            association_lost: Arc::clone(&self.association_lost),
+        })
     }
 
     /// A command was not answered in time: nobody knows what becomes of it, so nothing
