@@ -222,3 +222,17 @@ fn parse_name(text: &str) -> Result<String, String> {
     }
     Ok(text.to_owned())
 }
+
+#[cfg(test)]
+mod testing {
+    /// Numbers without a pattern, always the same.
+    pub(super) fn numbers() -> impl FnMut() -> u64 {
+        let mut state = 1_u64;
+        move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        }
+    }
+}

@@ -218,6 +218,7 @@ fn len(name: &str) -> [u8; 4] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::numbers;
     use super::*;
 
     const REPLY: [u8; 8] = [0x00, 0x03, 0xE8, 0x89, 0x04, 0x55, 0x65, 0xA9];
@@ -383,13 +384,7 @@ mod tests {
     #[test]
     fn any_bytes_have_a_bounded_answer() {
         let export = export();
-        let mut state = 1_u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut next = numbers();
         for _ in 0..20_000 {
             let mut negotiation = Negotiation::new(&export, 3).unwrap();
             let data: Vec<u8> = (0..next() % 24).map(|_| (next() % 3) as u8).collect();

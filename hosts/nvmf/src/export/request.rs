@@ -141,6 +141,7 @@ fn blocks(request: &Request, export: &Export, beyond: Errno) -> Result<Blocks, R
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::numbers;
     use super::*;
 
     const SIZE: u64 = 1 << 30;
@@ -263,13 +264,7 @@ mod tests {
     #[test]
     fn whatever_comes_is_within_the_namespace() {
         let export = export();
-        let mut state = 1_u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut next = numbers();
         let mut sensible = 0;
         for _ in 0..100_000 {
             // Not far from the limits, or far beyond them.

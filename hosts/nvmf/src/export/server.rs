@@ -165,6 +165,9 @@ fn admit(socket: Socket, shared: &Arc<Shared>) -> io::Result<()> {
     }
     let socket = Arc::new(socket);
     let mut state = shared.state();
+    if state.stopping {
+        return Ok(());
+    }
     if state.connections.len() == MAX_CONNECTIONS {
         tracing::warn!("a client is sent away: {MAX_CONNECTIONS} are served already");
         return Ok(());

@@ -1,5 +1,9 @@
 //! Clients that mean no good, beside one that does.
-use crate::client::{Client, READ, Reply, WRITE};
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use crate::client::{Client, PATIENCE, READ, Reply, WRITE};
 use crate::common::Target;
 use crate::noise;
 use crate::server::Export;
@@ -94,19 +98,20 @@ fn clients_have_a_limit() {
     let target = Target::start(&["--ram", "8M"]);
     let export = Export::start(&target, dir.path(), &[]);
     let mut clients: Vec<Client> = (0..64).map(|_| Client::ready(&export.path)).collect();
-    let stream = std::os::unix::net::UnixStream::connect(&export.path).expect("it listens");
+    let stream = UnixStream::connect(&export.path).expect("it listens");
     Client { stream }.closed();
     for client in &mut clients {
         assert_eq!(client.read(512, 512), [0; 512]);
     }
     // Somebody goes, somebody comes.
     clients.pop();
+    let deadline = Instant::now() + PATIENCE;
     let stream = loop {
-        let stream = std::os::unix::net::UnixStream::connect(&export.path).expect("it listens");
-        let mut first = [0];
-        if std::io::Read::read(&mut &stream, &mut first).is_ok_and(|read| read == 1) {
+        let mut stream = UnixStream::connect(&export.path).expect("it listens");
+        if stream.read(&mut [0]).is_ok_and(|read| read == 1) {
             break stream;
         }
+        assert!(Instant::now() < deadline, "the place stays taken");
     };
     let mut client = Client { stream };
     assert_eq!(client.take(17), b"BDMAGICIHAVEOPT\0\x03");

@@ -1,7 +1,8 @@
 //! When the target is gone, for a while or for good.
 use std::path::Path;
+use std::time::Instant;
 
-use crate::client::{Client, FLUSH, FUA, READ, Reply, WRITE, WRITE_ZEROES};
+use crate::client::{Client, FLUSH, FUA, PATIENCE, READ, Reply, WRITE, WRITE_ZEROES};
 use crate::common::Target;
 use crate::noise;
 use crate::server::Export;
@@ -62,9 +63,10 @@ fn requests_fail_while_it_is_gone_if_they_may() {
     }
     let _target = Target::start_at(address, &args);
     // The client was not let go of, and at some time it is served again.
+    let deadline = Instant::now() + PATIENCE;
     let reply = loop {
         match client.call(READ, 0, (0, 512)) {
-            Reply::Error(5, _) => {}
+            Reply::Error(5, _) if Instant::now() < deadline => {}
             reply => break reply,
         }
     };
