@@ -300,7 +300,7 @@ impl Controller {
         let completion = call(
             &mut queue,
             &connect.request().sqe,
-            Payload::Write(buffer_of(data.as_bytes())),
+            Payload::Write(Buffer::from(data.as_bytes())),
             "Connect",
             options.command_timeout,
         )?;
@@ -312,7 +312,7 @@ impl Controller {
         })
     }
 
-    fn identify_as<T: FromBytes>(&self, cns: Cns, nsid: Nsid) -> Result<Box<T>, Error> {
+    pub(super) fn identify_as<T: FromBytes>(&self, cns: Cns, nsid: Nsid) -> Result<Box<T>, Error> {
         const COMMAND: &str = "Identify";
         let sqe = command::identify(cns, nsid);
         let completion = self.admin(&sqe, Payload::Read(Buffer::zeroed(4096)))?;
@@ -451,7 +451,7 @@ impl Admin {
                 Data::Nothing => Payload::Nothing,
                 Data::ToHost(len) => Payload::Read(Buffer::zeroed(len as usize)),
                 Data::FromHost(_) => {
-                    Payload::Write(buffer_of(self.machine.connect_data().as_bytes()))
+                    Payload::Write(Buffer::from(self.machine.connect_data().as_bytes()))
                 }
             };
             // Callers have one at a time, which leaves room for all of these.
@@ -578,13 +578,6 @@ pub(super) fn check(
         opcode,
         status,
     })
-}
-
-/// A copy.
-pub(super) fn buffer_of(bytes: &[u8]) -> Buffer {
-    let mut buffer = Buffer::zeroed(bytes.len());
-    buffer.as_mut().copy_from_slice(bytes);
-    buffer
 }
 
 /// A panic elsewhere does not make the value worse than it is.

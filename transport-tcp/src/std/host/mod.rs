@@ -66,6 +66,7 @@
 //! A [`Controller`] does not recover: when the connection is lost, calls fail, and one
 //! connects again. An [`Association`] does, as [`Options::recovery`] says.
 mod commands;
+mod compose;
 mod controller;
 mod discovery;
 mod error;
@@ -76,6 +77,7 @@ mod queue;
 mod shared;
 mod socket;
 mod url;
+mod work;
 
 pub use commands::Payload;
 pub use controller::{Controller, IoQueue};

@@ -1,24 +1,22 @@
 //! A namespace, as blocking calls.
 use std::fmt;
 
-use nvmf_core::host::command;
-use nvmf_core::wire::identify::IdentifyNamespace;
+use std::time::Instant;
+
+use nvmf_core::wire::identify::{Cns, IdentifyNamespace, NvmController, Oncs};
 use nvmf_core::wire::ids::Nsid;
-use nvmf_core::wire::range::DsmRange;
 use nvmf_core::wire::sqe::{IoOpcode, Sqe};
-use zerocopy::IntoBytes;
 
 use super::super::buffer::Buffer;
-use super::commands::Payload;
-use super::controller::{Controller, IoQueue, buffer_of, call, check};
+use super::commands::{Buffers, Part, Payload};
+use super::compose::Composer;
+use super::controller::{Controller, IoQueue, check};
 use super::error::Error;
 use super::queue::Completion;
+use super::work::{Done, Work};
 
-/// Blocks that one command can name (NLB).
-pub(super) const MAX_BLOCKS: u64 = 0x1_0000;
-
-/// Data of a command, bytes, where the controller would take more.
-pub(super) const ENOUGH: u64 = 1 << 20;
+/// Bytes of a caller's that are copied at a time: a whole number of blocks, whatever their size.
+const PIECE: usize = 32 << 20;
 
 /// A namespace with a queue of its own. Data of any length is moved by as many
 /// commands as it takes, several of them at a time.
@@ -29,6 +27,7 @@ pub struct Namespace {
     nsid: Nsid,
     block_size: u32,
     blocks: u64,
+    composer: Composer,
 }
 
 impl Namespace {
@@ -42,7 +41,19 @@ impl Namespace {
         }
         let identify = controller.identify_namespace(nsid)?;
         let block_size = block_size_of(&identify, nsid, controller.capabilities().transfer)?;
+        let found = *controller.capabilities();
+        // Controllers before NVMe 2.0 have none, and no limits of that kind.
+        let nvm = controller.identify_as::<NvmController>(Cns::CommandSetController, Nsid(0));
+        let composer = Composer::new(
+            nsid,
+            block_size,
+            &*controller.identify()?,
+            &identify,
+            nvm.ok().as_deref(),
+            found.cap.page_size_min(),
+        );
         Ok(Self {
+            composer,
             blocks: identify.nsze.get(),
             queue: controller.queue()?,
             controller,
@@ -81,26 +92,42 @@ impl Namespace {
         &mut self.queue
     }
 
+    /// Whether the controller offers an optional command, such as [`Oncs::NVMVFYS`].
+    #[must_use]
+    pub fn offers(&self, command: Oncs) -> bool {
+        self.composer.offers(command)
+    }
+
+    /// With FUA, what a command has written or read is on the medium, safe from a loss of
+    /// power, when the call returns. At first it is off.
+    pub fn set_fua(&mut self, fua: bool) {
+        self.composer.fua = fua;
+    }
+
     /// Reads whole blocks from block `slba` on.
     ///
     /// # Errors
     /// [`Error::Failed`], [`Error::NotWholeBlocks`], or the connection is lost.
     pub fn read(&mut self, slba: u64, bytes: &mut [u8]) -> Result<(), Error> {
-        let command = "Read";
-        self.each(
-            slba,
-            bytes.len(),
-            IoOpcode::Read,
-            command,
-            |range, done| match done {
-                None => Ok(Payload::Read(Buffer::zeroed(range.len()))),
-                Some(done) if done.received == range.len() => {
-                    bytes[range].copy_from_slice(done.data());
-                    Ok(Payload::Nothing)
-                }
-                Some(_) => Err(Error::Nonsense { command }),
-            },
-        )
+        let mut at = slba;
+        for part in bytes.chunks_mut(PIECE) {
+            let payload = Payload::Read(Buffer::zeroed(part.len()));
+            let done = self.move_all(IoOpcode::Read, at, payload)?;
+            let buffer = done.buffers.into_one();
+            part.copy_from_slice(buffer.as_ref().map_or(&[], AsRef::as_ref));
+            at = at.wrapping_add((part.len() / self.block_size as usize) as u64);
+        }
+        Ok(())
+    }
+
+    /// Like [`Namespace::read`], into several buffers, one after the other, and without
+    /// copying. Their sum is a whole number of blocks.
+    ///
+    /// # Errors
+    /// Those of [`Namespace::read`].
+    pub fn read_vectored(&mut self, slba: u64, buffers: Vec<Buffer>) -> Result<Vec<Buffer>, Error> {
+        let done = self.move_all(IoOpcode::Read, slba, Payload::ReadVectored(buffers))?;
+        Ok(done.buffers.into_vec())
     }
 
     /// Writes whole blocks from block `slba` on.
@@ -108,16 +135,29 @@ impl Namespace {
     /// # Errors
     /// [`Error::Failed`], [`Error::NotWholeBlocks`], or the connection is lost.
     pub fn write(&mut self, slba: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.send(slba, bytes, IoOpcode::Write, "Write")
+        self.send(IoOpcode::Write, slba, bytes)
+    }
+
+    /// Like [`Namespace::write`], from several buffers, one after the other, and without copying.
+    ///
+    /// # Errors
+    /// Those of [`Namespace::write`].
+    pub fn write_vectored(
+        &mut self,
+        slba: u64,
+        buffers: Vec<Buffer>,
+    ) -> Result<Vec<Buffer>, Error> {
+        let done = self.move_all(IoOpcode::Write, slba, Payload::WriteVectored(buffers))?;
+        Ok(done.buffers.into_vec())
     }
 
     /// Compares whole blocks from block `slba` on with what is stored.
     ///
     /// # Errors
     /// [`Error::Failed`] with [`Status::COMPARE_FAILURE`](nvmf_core::wire::status::Status::COMPARE_FAILURE)
-    /// if they differ, and those of [`Namespace::write`].
+    /// if they differ, [`Error::NotOffered`], and those of [`Namespace::write`].
     pub fn compare(&mut self, slba: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.send(slba, bytes, IoOpcode::Compare, "Compare")
+        self.send(IoOpcode::Compare, slba, bytes)
     }
 
     /// Makes what was written before safe from a loss of power.
@@ -125,42 +165,46 @@ impl Namespace {
     /// # Errors
     /// [`Error::Failed`], or the connection is lost.
     pub fn flush(&mut self) -> Result<(), Error> {
-        self.io(&command::flush(self.nsid), Payload::Nothing, "Flush")
+        let work = self.composer.flush();
+        self.run(work).map(drop)
     }
 
     /// Writes zeroes to `blocks` blocks, without sending them.
     ///
     /// # Errors
-    /// [`Error::Failed`], or the connection is lost.
+    /// [`Error::Failed`], [`Error::NotOffered`], or the connection is lost.
     pub fn write_zeroes(&mut self, slba: u64, blocks: u64) -> Result<(), Error> {
-        let mut done = 0;
-        while done < blocks {
-            let nlb = (blocks - done).min(MAX_BLOCKS) as u32;
-            let sqe = command::blocks(IoOpcode::WriteZeroes, self.nsid, slba + done, nlb);
-            self.io(&sqe, Payload::Nothing, "Write Zeroes")?;
-            done += u64::from(nlb);
-        }
-        Ok(())
+        let work = self.composer.write_zeroes(slba, blocks, false)?;
+        self.run(work).map(drop)
+    }
+
+    /// Lets the controller read `blocks` blocks, without their data being sent.
+    ///
+    /// # Errors
+    /// [`Error::Failed`], [`Error::NotOffered`], or the connection is lost.
+    pub fn verify(&mut self, slba: u64, blocks: u64) -> Result<(), Error> {
+        let work = self.composer.verify(slba, blocks)?;
+        self.run(work).map(drop)
     }
 
     /// Says that `blocks` blocks are not needed. What they read as is up to the controller.
     ///
     /// # Errors
-    /// [`Error::Failed`], or the connection is lost.
+    /// [`Error::Failed`], [`Error::NotOffered`], or the connection is lost.
     pub fn deallocate(&mut self, slba: u64, blocks: u64) -> Result<(), Error> {
-        let mut done = 0;
-        while done < blocks {
-            let nlb = u32::try_from(blocks - done).unwrap_or(u32::MAX);
-            let range = DsmRange::new(slba + done, nlb);
-            let payload = Payload::Write(buffer_of(range.as_bytes()));
-            self.io(
-                &command::deallocate(self.nsid, 1),
-                payload,
-                "Dataset Management",
-            )?;
-            done += u64::from(nlb);
-        }
-        Ok(())
+        let work = self.composer.deallocate(slba, blocks)?;
+        self.run(work).map(drop)
+    }
+
+    /// Copies ranges, of a first block and a number of blocks each, to blocks from `sdlba`
+    /// on, one behind the other. The data stay where the namespace is. With many ranges or
+    /// long ones, these are several commands, in any order.
+    ///
+    /// # Errors
+    /// [`Error::Failed`], [`Error::NotOffered`], or the connection is lost.
+    pub fn copy(&mut self, ranges: &[(u64, u64)], sdlba: u64) -> Result<(), Error> {
+        let work = self.composer.copy(ranges, sdlba)?;
+        self.run(work).map(drop)
     }
 
     /// Any I/O command, as it is: a status other than success is no error here.
@@ -168,98 +212,81 @@ impl Namespace {
     /// # Errors
     /// The connection is lost, or the command took too long.
     pub fn passthrough(&mut self, sqe: &Sqe, payload: Payload) -> Result<Completion, Error> {
-        let timeout = self.controller.command_timeout();
-        call(
-            &mut self.queue,
-            sqe,
-            payload,
-            sqe.io_opcode().name(),
-            timeout,
-        )
+        let done = self.run(Work::as_it_is(sqe, payload))?;
+        Ok(done.into_completion())
     }
 
-    fn io(&mut self, sqe: &Sqe, payload: Payload, command: &'static str) -> Result<(), Error> {
-        let completion = self.passthrough(sqe, payload)?;
-        check(&completion, command, sqe.opcode)
-    }
-
-    fn send(
-        &mut self,
-        slba: u64,
-        bytes: &[u8],
-        opcode: IoOpcode,
-        command: &'static str,
-    ) -> Result<(), Error> {
-        self.each(slba, bytes.len(), opcode, command, |range, done| {
-            Ok(match done {
-                None => Payload::Write(buffer_of(&bytes[range])),
-                Some(_) => Payload::Nothing,
-            })
-        })
-    }
-
-    /// A command for each part of `len` bytes. `part` gives its payload, and is
-    /// called again with its completion when it succeeded.
-    fn each(
-        &mut self,
-        slba: u64,
-        len: usize,
-        opcode: IoOpcode,
-        command: &'static str,
-        mut part: impl FnMut(std::ops::Range<usize>, Option<&Completion>) -> Result<Payload, Error>,
-    ) -> Result<(), Error> {
-        let block_size = self.block_size;
-        if !len.is_multiple_of(block_size as usize) {
-            return Err(Error::NotWholeBlocks { len, block_size });
+    fn send(&mut self, opcode: IoOpcode, slba: u64, bytes: &[u8]) -> Result<(), Error> {
+        let mut at = slba;
+        for part in bytes.chunks(PIECE) {
+            self.move_all(opcode, at, Payload::Write(Buffer::from(part)))?;
+            at = at.wrapping_add((part.len() / self.block_size as usize) as u64);
         }
-        let most = u64::from(self.controller.capabilities().transfer)
-            .min(ENOUGH)
-            .min(MAX_BLOCKS * u64::from(block_size));
-        let step = (most - most % u64::from(block_size)) as usize;
-        let range = |at: usize| at..len.min(at + step);
+        Ok(())
+    }
+
+    fn move_all(&mut self, opcode: IoOpcode, slba: u64, payload: Payload) -> Result<Done, Error> {
+        let transfer = self.controller.capabilities().transfer;
+        let work = self.composer.moving(opcode, slba, payload, transfer)?;
+        self.run(work)?.whole()
+    }
+
+    /// Carries out all commands, as many at a time as the queue holds.
+    fn run(&mut self, mut work: Work) -> Result<Done, Error> {
         let timeout = self.controller.command_timeout();
-        let mut next = 0;
-        let mut outcome = Ok(());
+        let queue = &mut *self.queue;
+        let job = queue.hold(std::mem::replace(&mut work.buffers, Buffers::none()));
         let mut completions = Vec::new();
-        let mut last_progress = std::time::Instant::now();
+        let mut under_way = 0;
+        let mut outcome = Ok(());
+        let mut last = None;
+        let mut last_progress = Instant::now();
         loop {
-            while outcome.is_ok() && next < len && self.queue.outstanding() < self.queue.depth() {
-                let range = range(next);
-                let at = slba + (next / block_size as usize) as u64;
-                let nlb = (range.len() / block_size as usize) as u32;
-                let sqe = command::blocks(opcode, self.nsid, at, nlb);
-                let payload = part(range.clone(), None)?;
-                if self.queue.submit(&sqe, payload, next as u64).is_err() {
-                    break;
-                }
-                next = range.end;
+            while queue.room() > 0
+                && let Some((number, sqe, range)) = work.take()
+            {
+                let part = Part {
+                    job,
+                    at: range.start,
+                    data: work.direction.of(range.len()),
+                };
+                // There is room.
+                under_way += usize::from(queue.enqueue_part(&sqe, part, number.into()));
             }
-            if self.queue.outstanding() == 0 && (next >= len || outcome.is_err()) {
-                return outcome;
+            if under_way == 0 {
+                break;
             }
-            self.queue.poll(&mut completions)?;
+            queue.poll(&mut completions)?;
             if completions.is_empty() {
                 let left = timeout.saturating_sub(last_progress.elapsed());
                 if left.is_zero() {
-                    self.queue.give_up();
+                    queue.give_up();
                     return Err(Error::Timeout {
-                        command,
+                        command: work.name,
                         after: timeout,
                     });
                 }
-                self.queue.wait(left)?;
+                queue.wait(left)?;
                 continue;
             }
-            last_progress = std::time::Instant::now();
+            last_progress = Instant::now();
             for done in completions.drain(..) {
-                // The others are waited for all the same, so that the queue is clean.
-                let ended = check(&done, command, opcode.code())
-                    .and_then(|()| part(range(done.tag as usize), Some(&done)).map(drop));
-                if outcome.is_ok() {
-                    outcome = ended;
+                under_way -= 1;
+                work.received += done.received;
+                let ended = match work.checked {
+                    true => check(&done, work.name, work.opcode),
+                    false => Ok(()),
+                };
+                if ended.is_err() {
+                    // Those under way are waited for all the same, so that the queue is clean.
+                    work.stop();
+                    outcome = outcome.and(ended);
                 }
+                last = Some(done.cqe);
             }
         }
+        work.buffers = queue.release(job);
+        outcome.map(|()| work.done(last))
     }
 }
 

@@ -253,6 +253,37 @@ fn zeroes_and_what_is_beyond_the_end() {
 }
 
 #[test]
+fn several_buffers_and_commands_without_data() {
+    let served = Served::start(|_| {});
+    let controller = served.connect(&Options::default());
+    let mut namespace = controller.namespace(Nsid(1)).unwrap();
+    let lens = [513, 1, 510, 300_000, 1 << 20, 724_000];
+    let data = noise(4, lens.iter().sum());
+    let mut rest = &data[..];
+    let buffers = lens.map(|len| {
+        let (first, others) = rest.split_at(len);
+        rest = others;
+        Buffer::from(first)
+    });
+    namespace.set_fua(true);
+    let back = namespace.write_vectored(5, buffers.into()).unwrap();
+    assert_eq!(
+        back.iter().map(|b| b.as_ref().len()).collect::<Vec<_>>(),
+        lens
+    );
+    let mut read = vec![0; data.len()];
+    namespace.read(5, &mut read).unwrap();
+    assert!(read == data);
+    let empty = lens.iter().rev().map(|len| Buffer::zeroed(*len)).collect();
+    let parts = namespace.read_vectored(5, empty).unwrap();
+    assert!(parts.into_iter().flat_map(Vec::from).eq(data));
+    namespace.verify(0, 16_383).unwrap();
+    assert!(namespace.verify(16_384, 1).is_err());
+    let error = namespace.copy(&[(0, 8)], 16).unwrap_err();
+    assert_eq!(error.to_string(), "the controller does not offer Copy");
+}
+
+#[test]
 fn many_commands_at_a_time_and_none_lost() {
     let served = Served::start(|_| {});
     let controller = served.connect(&Options::default());

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -20,13 +20,14 @@ use super::super::commands::Payload;
 use super::super::error::Error;
 use super::super::options::Options;
 use super::super::queue::Completion;
+use super::super::work::Done;
+use super::super::work::Work;
 use super::Threads;
 use super::event::Event;
 use super::lane::{Lane, lock};
 use super::life::State;
 use super::namespace::{Known, SharedNamespace};
-use super::request::{Call, Done, Request, Ticket};
-use super::work::Work;
+use super::request::{Call, Request, Ticket};
 
 /// Events that wait for whoever asked for them; the newest are lost when there are more.
 const EVENTS: usize = 1024;
@@ -56,7 +57,7 @@ pub(super) struct Inner {
     pub(super) lanes: Vec<Arc<Lane>>,
     pub(super) state: Mutex<State>,
     /// Bytes of data that a command may have.
-    transfer: AtomicUsize,
+    transfer: AtomicU32,
     /// I/O queues that the controller grants.
     queues: AtomicUsize,
     subscribers: Mutex<Vec<SyncSender<Event>>>,
@@ -82,7 +83,7 @@ impl Inner {
             options,
             lanes,
             state: Mutex::new(State::new()),
-            transfer: AtomicUsize::new(0),
+            transfer: AtomicU32::new(0),
             queues: AtomicUsize::new(0),
             subscribers: Mutex::new(Vec::new()),
             namespaces: Mutex::new(HashMap::new()),
@@ -100,14 +101,13 @@ impl Inner {
 
     /// Takes note of what the controller can.
     pub(super) fn adapt(&self, found: &Capabilities) {
-        self.transfer
-            .store(found.transfer as usize, Ordering::Relaxed);
+        self.transfer.store(found.transfer, Ordering::Relaxed);
         self.queues.store(found.io_queues.into(), Ordering::Relaxed);
     }
 
     /// Bytes of data that a command may have.
-    pub(super) fn transfer(&self) -> u64 {
-        self.transfer.load(Ordering::Relaxed) as u64
+    pub(super) fn transfer(&self) -> u32 {
+        self.transfer.load(Ordering::Relaxed)
     }
 
     /// The I/O queue with the least to do.
@@ -295,14 +295,7 @@ impl fmt::Debug for Association {
 
 /// The end of a command, as it is.
 pub(super) fn completion(done: Done) -> Result<Completion, Error> {
-    let (buffer, buffers) = done.buffers.into_public();
-    Ok(Completion {
-        tag: 0,
-        cqe: done.cqe,
-        buffer,
-        buffers,
-        received: done.received,
-    })
+    Ok(done.into_completion())
 }
 
 /// The structure that a command returned.

@@ -20,9 +20,10 @@ use super::super::commands::{Buffers, Job, Part, Payload};
 use super::super::controller::{tag, token};
 use super::super::error::Error;
 use super::super::queue::{Completion, Failure, Queue};
+use super::super::work::Done;
+use super::super::work::Work;
 use super::lane::{Ended, Event};
-use super::request::{Call, Done};
-use super::work::Work;
+use super::request::Call;
 
 /// Commands that are sent before the socket is tried.
 pub(super) const BATCH: usize = 32;
@@ -467,25 +468,18 @@ impl Connection {
     fn outcome(&mut self, active: Active) -> (Arc<Call>, Result<Done, Error>) {
         let Active {
             call,
-            work,
+            mut work,
             job,
             failed,
             last,
             ..
         } = active;
-        let buffers = match (&mut self.queue, job) {
-            (Some(queue), Some(job)) => queue.release(job),
-            _ => work.buffers,
-        };
+        if let (Some(queue), Some(job)) = (&mut self.queue, job) {
+            work.buffers = queue.release(job);
+        }
         let outcome = match failed {
             Some(error) => Err(error),
-            None => Ok(Done {
-                name: work.name,
-                opcode: work.opcode,
-                cqe: last,
-                buffers,
-                received: work.received,
-            }),
+            None => Ok(work.done(Some(last))),
         };
         (call, outcome)
     }

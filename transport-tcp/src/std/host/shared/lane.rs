@@ -17,11 +17,12 @@ use nvmf_core::wire::ids::{Cid, Qid};
 use super::super::error::Error;
 use super::super::options::Options;
 use super::super::queue::{Failure, Queue};
+use super::super::work::Done;
+use super::super::work::Work;
 use super::association::Inner;
 use super::connection::{Active, BATCH, Connection, Role};
 use super::driver::Driver;
-use super::request::{Call, Done};
-use super::work::Work;
+use super::request::Call;
 
 /// A queue that many threads use.
 pub(super) struct Lane {

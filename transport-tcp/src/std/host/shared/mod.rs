@@ -7,7 +7,6 @@ mod lane;
 mod life;
 mod namespace;
 mod request;
-mod work;
 
 use std::net::ToSocketAddrs;
 use std::num::NonZero;
@@ -25,6 +24,7 @@ pub use request::Request;
 use self::association::Inner;
 use self::driver::Driver;
 use self::lane::{Lane, lock};
+pub(super) use self::namespace::Known;
 use super::error::Error;
 use super::options::Options;
 use super::url::Url;

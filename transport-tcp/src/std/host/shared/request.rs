@@ -6,10 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use nvmf_core::wire::cqe::Cqe;
-
-use super::super::commands::Buffers;
 use super::super::error::Error;
+use super::super::work::Done;
 use super::association::Handle;
 use super::lane::Lane;
 
@@ -37,17 +35,6 @@ pub(super) struct Ticket {
     pub(super) lane: Arc<Lane>,
     /// The association is there until the call has ended.
     pub(super) _handle: Option<Arc<Handle>>,
-}
-
-/// How a call ended well.
-#[derive(Debug)]
-pub(super) struct Done {
-    pub(super) name: &'static str,
-    pub(super) opcode: u8,
-    pub(super) cqe: Cqe,
-    pub(super) buffers: Buffers,
-    /// Bytes that came.
-    pub(super) received: usize,
 }
 
 /// What a caller and a queue share.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use nvmf_core::host::recovery::Effect;
 use nvmf_core::wire::cqe::Cqe;
 use nvmf_core::wire::ids::Cid;
-use nvmf_core::wire::sqe::Sqe;
+use nvmf_core::wire::sqe::{IoOpcode, Sqe};
 use nvmf_core::wire::status::Status;
 
-use super::super::commands::{Buffers, Direction, Payload};
-use super::super::error::Error;
-use super::namespace::Known;
-use super::request::Done;
+use super::commands::{Buffers, Direction, Payload};
+use super::error::Error;
+use super::queue::Completion;
+use super::shared::Known;
 
 /// A call's commands, their data, and how far they have come.
 #[derive(Debug)]
@@ -47,6 +47,17 @@ pub(super) struct Work {
     returned: Vec<u32>,
 }
 
+/// How a call ended well.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) name: &'static str,
+    pub(super) opcode: u8,
+    pub(super) cqe: Cqe,
+    pub(super) buffers: Buffers,
+    /// Bytes that came.
+    pub(super) received: usize,
+}
+
 /// The commands of a call.
 #[derive(Debug)]
 pub(super) enum Plan {
@@ -75,6 +86,13 @@ impl Work {
     /// Commands of an I/O queue.
     pub(super) fn io(name: &'static str, plan: Plan, payload: Payload) -> Self {
         Self::new(name, Effect::of_io, plan, payload)
+    }
+
+    /// Any command of an I/O queue; a status other than success is no error.
+    pub(super) fn as_it_is(sqe: &Sqe, payload: Payload) -> Self {
+        let mut work = Self::io(sqe.io_opcode().name(), Plan::One(*sqe), payload);
+        work.checked = false;
+        work
     }
 
     /// A command of the Admin Queue.
@@ -115,15 +133,15 @@ impl Work {
         self.plan.len() == 0
     }
 
-    /// The end of a call without commands.
-    pub(super) fn nothing_done(self) -> Result<Done, Error> {
-        Ok(Done {
+    /// The end of it, with its last completion; without commands there is none.
+    pub(super) fn done(self, last: Option<Cqe>) -> Done {
+        Done {
             name: self.name,
             opcode: self.opcode,
-            cqe: Cqe::new(Cid(0), Status::SUCCESS),
+            cqe: last.unwrap_or(Cqe::new(Cid(0), Status::SUCCESS)),
             buffers: self.buffers,
-            received: 0,
-        })
+            received: self.received,
+        }
     }
 
     /// What it was to move.
@@ -159,6 +177,29 @@ impl Work {
     pub(super) fn stop(&mut self) {
         self.returned.clear();
         self.next = self.plan.len();
+    }
+}
+
+impl Done {
+    /// All of the data came, or went.
+    pub(super) fn whole(self) -> Result<Self, Error> {
+        let read = self.opcode == IoOpcode::Read.code();
+        if read && self.received != self.buffers.len() {
+            return Err(Error::Nonsense { command: self.name });
+        }
+        Ok(self)
+    }
+
+    /// As it is.
+    pub(super) fn into_completion(self) -> Completion {
+        let (buffer, buffers) = self.buffers.into_public();
+        Completion {
+            tag: 0,
+            cqe: self.cqe,
+            buffer,
+            buffers,
+            received: self.received,
+        }
     }
 }
 
@@ -211,7 +252,7 @@ mod tests {
     use nvmf_core::wire::ids::Nsid;
     use nvmf_core::wire::sqe::IoOpcode;
 
-    use super::super::super::super::buffer::Buffer;
+    use super::super::super::buffer::Buffer;
     use super::*;
 
     fn work(blocks: u64, step: u64) -> Work {
