@@ -1,17 +1,12 @@
 //! `nvmf flush`, `nvmf discard`, `nvmf write-zeroes` and `nvmf verify`.
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use anyhow::{Context, bail};
-use nvmf_core::host::command;
-use nvmf_core::wire::sqe::IoOpcode;
-use nvmf_tcp::std::host::{Namespace, Payload};
+use anyhow::bail;
+use nvmf_tcp::std::host::{Association, SharedNamespace};
 use serde_json::json;
 
-use super::{NamespaceArgs, OutputArgs, number, succeeded};
+use super::{NamespaceArgs, OutputArgs, number};
 use crate::exit;
-
-/// Blocks that one command can name (NLB).
-const MAX_BLOCKS: u64 = 0x1_0000;
 
 /// Make what was written safe from a loss of power
 #[derive(clap::Args)]
@@ -114,7 +109,7 @@ struct RangeArgs {
 
 impl RangeArgs {
     /// First block and number of blocks, which are there.
-    fn of(&self, namespace: &Namespace) -> anyhow::Result<(u64, u64)> {
+    fn of(&self, namespace: &SharedNamespace) -> anyhow::Result<(u64, u64)> {
         let start = self.start_block.unwrap_or(0);
         let rest = namespace.blocks().saturating_sub(start);
         let range = (start, self.block_count.unwrap_or(rest));
@@ -127,7 +122,7 @@ impl RangeArgs {
     }
 }
 
-fn within(namespace: &Namespace, (start, count): (u64, u64)) -> anyhow::Result<()> {
+fn within(namespace: &SharedNamespace, (start, count): (u64, u64)) -> anyhow::Result<()> {
     let blocks = namespace.blocks();
     if start.checked_add(count).is_none_or(|end| end > blocks) || start >= blocks {
         bail!(
@@ -141,8 +136,8 @@ fn within(namespace: &Namespace, (start, count): (u64, u64)) -> anyhow::Result<(
 
 /// Flush.
 pub(crate) fn flush(args: &FlushArgs) -> anyhow::Result<()> {
-    let mut namespace = args.namespace.open()?;
-    namespace.flush()?;
+    let (_, namespace) = args.namespace.attach_once()?;
+    namespace.flush().wait()?;
     let json = || json!({"nsid": namespace.nsid().0});
     Ok(args.output.print(String::new, json)?)
 }
@@ -154,7 +149,7 @@ pub(crate) fn discard(args: &DiscardArgs) -> anyhow::Result<()> {
             "--start-block and --block-count must have as many numbers, one for each range",
         ));
     }
-    let mut namespace = args.namespace.open()?;
+    let (association, namespace) = args.namespace.attach_once()?;
     let mut ranges: Vec<(u64, u64)> = args
         .start_block
         .iter()
@@ -165,11 +160,11 @@ pub(crate) fn discard(args: &DiscardArgs) -> anyhow::Result<()> {
         within(&namespace, *range)?;
     }
     if ranges.is_empty() {
-        confirm(args.yes, "discards", &namespace)?;
+        confirm(args.yes, "discards", &association, &namespace)?;
         ranges.push((0, namespace.blocks()));
     }
     for (start, count) in &ranges {
-        namespace.deallocate(*start, *count)?;
+        namespace.deallocate(*start, *count).wait()?;
     }
     let json = || json!({"nsid": namespace.nsid().0, "ranges": ranges});
     Ok(args.output.print(String::new, json)?)
@@ -177,63 +172,40 @@ pub(crate) fn discard(args: &DiscardArgs) -> anyhow::Result<()> {
 
 /// Write Zeroes.
 pub(crate) fn write_zeroes(args: &ZeroArgs) -> anyhow::Result<()> {
-    const DEAC: u32 = 1 << 25;
-    let mut namespace = args.namespace.open()?;
-    let range = args.range.of(&namespace)?;
+    let (association, namespace) = args.namespace.attach_once()?;
+    let (start, count) = args.range.of(&namespace)?;
     if args.range.is_whole() {
-        confirm(args.yes, "overwrites", &namespace)?;
+        confirm(args.yes, "overwrites", &association, &namespace)?;
     }
-    let flags = if args.deac { DEAC } else { 0 };
-    each(&mut namespace, IoOpcode::WriteZeroes, range, flags)?;
-    Ok(args
-        .output
-        .print(String::new, || range_json(&namespace, range))?)
+    match args.deac {
+        true => namespace.deallocate_to_zeroes(start, count),
+        false => namespace.write_zeroes(start, count),
+    }
+    .wait()?;
+    let json = || range_json(&namespace, (start, count));
+    Ok(args.output.print(String::new, json)?)
 }
 
 /// Verify.
 pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
-    let mut namespace = args.namespace.open()?;
-    let range = args.range.of(&namespace)?;
-    each(&mut namespace, IoOpcode::Verify, range, 0)?;
-    Ok(args
-        .output
-        .print(String::new, || range_json(&namespace, range))?)
+    let (_, namespace) = args.namespace.attach_once()?;
+    let (start, count) = args.range.of(&namespace)?;
+    namespace.verify(start, count).wait()?;
+    let json = || range_json(&namespace, (start, count));
+    Ok(args.output.print(String::new, json)?)
 }
 
-fn range_json(namespace: &Namespace, (start, count): (u64, u64)) -> serde_json::Value {
+fn range_json(namespace: &SharedNamespace, (start, count): (u64, u64)) -> serde_json::Value {
     json!({"nsid": namespace.nsid().0, "slba": start, "blocks": count})
 }
 
-/// A command for each part of the range. `flags` are bits of command dword 12.
-fn each(
-    namespace: &mut Namespace,
-    opcode: IoOpcode,
-    (start, count): (u64, u64),
-    flags: u32,
-) -> anyhow::Result<()> {
-    // Verify reads as much as it names, which the target may limit (VSL).
-    let most = match opcode {
-        IoOpcode::Verify => {
-            let bytes = u64::from(namespace.controller().capabilities().transfer);
-            (bytes / u64::from(namespace.block_size())).clamp(1, MAX_BLOCKS)
-        }
-        _ => MAX_BLOCKS,
-    };
-    let end = start + count;
-    let mut at = start;
-    while at < end {
-        let nlb = u32::try_from(most.min(end - at))?;
-        let mut sqe = command::blocks(opcode, namespace.nsid(), at, nlb);
-        sqe.cdw12 |= flags;
-        let done = namespace.passthrough(&sqe, Payload::Nothing)?;
-        succeeded(done, opcode.name(), opcode.code()).with_context(|| format!("block {at}"))?;
-        at += u64::from(nlb);
-    }
-    Ok(())
-}
-
 /// Asks before the whole namespace is lost.
-fn confirm(yes: bool, what: &str, namespace: &Namespace) -> anyhow::Result<()> {
+fn confirm(
+    yes: bool,
+    what: &str,
+    association: &Association,
+    namespace: &SharedNamespace,
+) -> anyhow::Result<()> {
     if yes {
         return Ok(());
     }
@@ -241,7 +213,7 @@ fn confirm(yes: bool, what: &str, namespace: &Namespace) -> anyhow::Result<()> {
         "this {what} all {} blocks of namespace {} of {}",
         namespace.blocks(),
         namespace.nsid().0,
-        namespace.controller().subnqn()
+        association.subnqn()
     );
     if !io::stdin().is_terminal() {
         return Err(exit::usage(format!("{question}; say so with --yes")));

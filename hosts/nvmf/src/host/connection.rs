@@ -252,6 +252,16 @@ impl NamespaceArgs {
         Ok(controller.namespace(nsid)?)
     }
 
+    /// The same over a shared association, for a few commands: when the connection is lost,
+    /// they fail.
+    pub(crate) fn attach_once(&self) -> anyhow::Result<(Association, SharedNamespace)> {
+        self.attach(&RecoveryArgs {
+            reconnect_delay: None,
+            ctrl_loss_tmo: Some(0),
+            fast_io_fail_tmo: None,
+        })
+    }
+
     /// The namespace that is meant, and its association, which connects again when it is lost.
     pub(crate) fn attach(
         &self,
