@@ -38,9 +38,9 @@ fn config(subnqn: &str) -> Config {
 }
 
 /// Both ends, without a transport between them.
-struct Rig {
-    env: TestEnv,
-    host: Controller,
+pub(super) struct Rig {
+    pub(super) env: TestEnv,
+    pub(super) host: Controller,
     target: Option<controller::Controller<Handle>>,
     /// What the host sent.
     sent: Vec<Sqe>,
@@ -90,7 +90,7 @@ impl Rig {
     }
 
     /// The request that is to be sent now.
-    fn poll(&mut self) -> Option<(Token, u8)> {
+    pub(super) fn poll(&mut self) -> Option<(Token, u8)> {
         let (token, request) = self.host.poll_command(self.env.now)?;
         Some((token, request.sqe.opcode))
     }
@@ -207,7 +207,7 @@ fn fewer_queues_than_wanted_are_taken() {
 }
 
 /// A controller that is ready, and whose Asynchronous Event Request is held.
-fn live() -> Rig {
+pub(super) fn live() -> Rig {
     let mut rig = Rig::new(config(SUBNQN));
     assert!(matches!(rig.settle(), Ok(Some(Event::Ready(_)))));
     assert_eq!(rig.settle(), Ok(None));

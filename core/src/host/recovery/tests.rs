@@ -1,5 +1,6 @@
 //! The policy in virtual time.
 use super::*;
+use crate::host::controller::Token;
 use crate::host::{Step, command};
 use crate::wire::identify::Cns;
 use crate::wire::ids::{Cid, Nsid};
@@ -335,6 +336,46 @@ fn a_second_loss_does_not_shorten_the_first_one_s_fence() {
     assert_eq!(recovery.poll_timeout(), Some(at(11_500)));
     assert_eq!(actions(&mut recovery, at(11_500)), [Action::Release]);
     assert_eq!(writes(&recovery), SENT);
+}
+
+#[test]
+fn a_quiet_second_loss_does_not_end_the_first_one_s_fence() {
+    let mut recovery = reconnected(fence());
+    actions(&mut recovery, at(2000));
+    recovery.lost(Association(1), false, at(3000));
+    actions(&mut recovery, at(3000));
+    recovery.ended(Association(1), at(3000));
+    actions(&mut recovery, at(4000));
+    recovery.connected(fence());
+    actions(&mut recovery, at(11_999));
+    assert_eq!(writes(&recovery), HELD);
+    assert_eq!(actions(&mut recovery, at(12_000)), [Action::Release]);
+    assert_eq!(writes(&recovery), SENT);
+}
+
+/// Both machines, as a binding joins them: the keep alive is not answered.
+#[test]
+fn a_lost_keep_alive_leads_to_another_controller() {
+    let mut rig = crate::host::tests::live();
+    let mut recovery = Recovery::new(Policy::default(), fence());
+    rig.env.now = rig.host.poll_timeout().unwrap();
+    assert_eq!(rig.poll(), Some((Token::KeepAlive, 0x18)));
+    rig.env.now = rig.host.poll_timeout().unwrap();
+    let error = rig.host.handle_timeout(rig.env.now).unwrap_err();
+    assert_eq!(Failure::from(&error), Failure::Transient);
+    recovery.lost(recovery.association(), true, rig.env.now);
+    let shut = Action::Shut(Association(0));
+    assert_eq!(actions(&mut recovery, rig.env.now), [shut]);
+
+    rig.env.now = rig.env.now.after(Duration::from_secs(10));
+    let connect = Action::Connect { attempt: 1 };
+    assert_eq!(
+        actions(&mut recovery, rig.env.now),
+        [Action::Abort(Association(0)), connect]
+    );
+    recovery.connected(fence());
+    assert_eq!(recovery.again(Effect::Reads), Verdict::Send);
+    assert_eq!(writes(&recovery), HELD);
 }
 
 #[test]
