@@ -17,7 +17,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use nvmf_tcp::std::buffer::Buffer;
 use socket2::Socket;
 
-use super::negotiation::{MAX_OPTION, Negotiation, Next};
+use super::negotiation::{Export, MAX_OPTION, Negotiation, Next};
 use super::protocol::{
     self, Errno, MAX_PAYLOAD, OptionHeader, Reply, Request, WrongMagic, command, greeting,
 };
@@ -69,7 +69,8 @@ impl From<io::Error> for Error {
 pub(super) fn serve(socket: &Socket, shared: &Shared) -> Result<(), Error> {
     let deadline = Some(Instant::now() + HANDSHAKE);
     let mut input = BufReader::with_capacity(INPUT, Input { socket, deadline });
-    let Some(structured) = negotiate(socket, &mut input, shared)? else {
+    let export = shared.export();
+    let Some(structured) = negotiate(socket, &mut input, &export)? else {
         return Ok(());
     };
     input.get_mut().deadline = None;
@@ -82,7 +83,11 @@ pub(super) fn serve(socket: &Socket, shared: &Shared) -> Result<(), Error> {
         let writer = thread::Builder::new()
             .name("nbd-replies".to_owned())
             .spawn_scoped(scope, replies)?;
-        let outcome = take_requests(&mut input, shared, structured, &budget, jobs);
+        let judge = |request: &Request| match shared.is_stopping() {
+            true => Err(Refusal::new(Errno::Shutdown, "the server is stopping")),
+            false => Operation::of(request, &export, structured),
+        };
+        let outcome = take_requests(&mut input, judge, &budget, jobs);
         // What is under way is still answered.
         let sent = writer.join().unwrap_or(Ok(()));
         outcome.and(sent.map_err(Error::Io))
@@ -93,7 +98,7 @@ pub(super) fn serve(socket: &Socket, shared: &Shared) -> Result<(), Error> {
 fn negotiate(
     socket: &Socket,
     input: &mut impl Read,
-    shared: &Shared,
+    export: &Export,
 ) -> Result<Option<bool>, Error> {
     socket.set_write_timeout(Some(HANDSHAKE))?;
     let send = |bytes: &[u8]| -> io::Result<()> {
@@ -104,8 +109,7 @@ fn negotiate(
     let mut flags = [0; 4];
     input.read_exact(&mut flags)?;
     let flags = u32::from_be_bytes(flags);
-    let mut negotiation =
-        Negotiation::new(&shared.export, flags).ok_or(Error::ClientFlags(flags))?;
+    let mut negotiation = Negotiation::new(export, flags).ok_or(Error::ClientFlags(flags))?;
     let mut replies = Vec::new();
     loop {
         let mut header = [0; OptionHeader::LEN];
@@ -138,8 +142,7 @@ struct Job<'a> {
 /// Until the client has no more to ask.
 fn take_requests<'a>(
     input: &mut impl BufRead,
-    shared: &Shared,
-    structured: bool,
+    judge: impl Fn(&Request) -> Result<Operation, Refusal>,
     budget: &'a Budget,
     jobs: UnboundedSender<Job<'a>>,
 ) -> Result<(), Error> {
@@ -150,10 +153,7 @@ fn take_requests<'a>(
         if request.command == command::DISC {
             break;
         }
-        let mut work = Operation::of(&request, &shared.export, structured);
-        if shared.is_stopping() {
-            work = Err(Refusal::new(Errno::Shutdown, "the server is stopping"));
-        }
+        let work = judge(&request);
         let moved = match &work {
             Ok(Operation::Read(_) | Operation::Write { .. }) => request.length,
             _ => 0,

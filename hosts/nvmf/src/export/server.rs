@@ -34,7 +34,7 @@ const PROBE: Duration = Duration::from_secs(10);
 
 /// What all connections share.
 pub(super) struct Shared {
-    pub(super) export: Export,
+    export: Export,
     pub(super) volume: Volume,
     state: Mutex<State>,
     left: Condvar,
@@ -130,6 +130,14 @@ impl Drop for Server {
 }
 
 impl Shared {
+    /// What a client that comes now is told: the namespace may have grown.
+    pub(super) fn export(&self) -> Export {
+        Export {
+            size: self.volume.size(),
+            ..self.export.clone()
+        }
+    }
+
     /// Requests that come now come too late.
     pub(super) fn is_stopping(&self) -> bool {
         self.state().stopping

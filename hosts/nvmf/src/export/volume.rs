@@ -36,7 +36,7 @@ impl Volume {
         let export = Export {
             name: name.unwrap_or_else(|| nqn.to_string()),
             description: format!("namespace {} of {nqn}", namespace.nsid().0),
-            size: namespace.blocks().saturating_mul(block_size.into()),
+            size: size(&namespace),
             block_size,
             preferred: preferred(&identify, block_size),
             read_only: read_only || identify.nsattr.contains(Nsattr::CWP),
@@ -52,6 +52,11 @@ impl Volume {
             no_deallocate: AtomicBool::new(false),
         };
         Ok((volume, export))
+    }
+
+    /// Bytes that there are now.
+    pub(super) fn size(&self) -> u64 {
+        size(&self.namespace)
     }
 
     /// Does what was asked for; a read returns its data.
@@ -162,6 +167,12 @@ impl Volume {
         }
         Ok(())
     }
+}
+
+fn size(namespace: &SharedNamespace) -> u64 {
+    namespace
+        .blocks()
+        .saturating_mul(namespace.block_size().into())
 }
 
 /// What one writes best in multiples of, bytes: a power of two, as NBD wants it.
