@@ -27,10 +27,10 @@ pub(super) fn write<E: Env>(log: &mut LogWindow<'_>, env: &E, current: &Subsyste
         if log.is_full() {
             break;
         }
-        let shown = log.shows(SIZE).then(|| record.entry(asqsz)).flatten();
-        match shown {
-            Some(entry) => log.put(&entry),
-            None => log.skip(SIZE),
+        if log.shows(SIZE) {
+            record.put(asqsz, log);
+        } else {
+            log.skip(SIZE);
         }
     }
 }
@@ -89,7 +89,9 @@ fn fits(listener: &Listener<'_>) -> bool {
 }
 
 impl Record<'_> {
-    fn entry(&self, asqsz: u16) -> Option<DiscoveryEntry> {
+    /// Adds the record's entry. A function of its own: the entry is on the stack.
+    #[inline(never)]
+    fn put(&self, asqsz: u16, log: &mut LogWindow<'_>) {
         let Listener {
             trtype,
             adrfam,
@@ -98,9 +100,12 @@ impl Record<'_> {
             portid,
         } = self.listener;
         let transport = (trtype.into(), adrfam.into());
-        let mut entry = DiscoveryEntry::new(transport, traddr, trsvcid, self.subtype, self.subnqn)
-            .ok()?
-            .with_tsas(tsas(trtype.into()));
+        let Ok(mut entry) =
+            DiscoveryEntry::new(transport, traddr, trsvcid, self.subtype, self.subnqn)
+        else {
+            return log.skip(SIZE);
+        };
+        entry.set_tsas(tsas(trtype.into()));
         entry.portid.set(portid);
         entry.asqsz.set(asqsz);
         // Secure channel "not specified": with "not required" beside the flow
@@ -109,7 +114,7 @@ impl Record<'_> {
         if self.subtype == Subtype::CurrentDiscovery {
             entry.eflags.set(Eflags::default().with_epcsd(true).0);
         }
-        Some(entry)
+        log.put(&entry);
     }
 }
 

@@ -288,9 +288,8 @@ impl DiscoveryEntry {
         })
     }
 
-    /// The same entry with this Transport Specific Address Subtype.
-    #[must_use]
-    pub fn with_tsas(mut self, tsas: Tsas) -> Self {
+    /// Sets the Transport Specific Address Subtype.
+    pub fn set_tsas(&mut self, tsas: Tsas) {
         self.tsas = [0; 256];
         let bytes = match tsas {
             Tsas::Tcp { sectype } => [sectype.code(), 0, 0, 0, 0, 0, 0, 0, 0, 0],
@@ -309,7 +308,6 @@ impl DiscoveryEntry {
         for (to, from) in self.tsas.iter_mut().zip(bytes) {
             *to = from;
         }
-        self
     }
 
     /// The transport.
@@ -653,8 +651,9 @@ mod tests {
         };
         assert_eq!(entry.tsas(), tls);
         bytes[768] = 0;
-        let plain = DiscoveryEntry::read_from_bytes(&bytes).unwrap();
-        assert_eq!(plain.with_tsas(tls), entry);
+        let mut plain = DiscoveryEntry::read_from_bytes(&bytes).unwrap();
+        plain.set_tsas(tls);
+        assert_eq!(plain, entry);
 
         bytes[0] = 1;
         bytes[768..778].copy_from_slice(&[1, 4, 1, 0, 0, 0, 0, 0, 0xFE, 0xCA]);
@@ -666,7 +665,9 @@ mod tests {
             pkey: 0xCAFE,
         };
         assert_eq!(entry.tsas(), rdma);
-        assert_eq!(entry.clone().with_tsas(rdma), entry);
+        let mut same = entry.clone();
+        same.set_tsas(rdma);
+        assert_eq!(same, entry);
         bytes[0] = 2;
         let entry = DiscoveryEntry::read_from_bytes(&bytes).unwrap();
         assert_eq!(entry.tsas(), Tsas::Other);

@@ -260,19 +260,12 @@ where
         E: Backend<Buffer = B, Controller = C>,
     {
         let work = self.works.as_mut().get_mut(slot.index())?;
-        let data = work
-            .buffer
-            .as_ref()
-            .and_then(|buffer| buffer.as_ref().get(..work.data_len as usize))
-            .unwrap_or(&[]);
+        let data = work.data();
         let reply = match &mut self.role {
-            Role::Unconnected => match connect::connect(env, &work.sqe, data) {
-                Ok(connected) => self.connected(connected, transport, env),
-                Err(refusal) => {
-                    self.notice = Some(Notice::Refused(refusal.reason));
-                    refusal.reply
-                }
-            },
+            Role::Unconnected => {
+                self.connect(slot, transport, env);
+                return None;
+            }
             Role::Admin(controller) => controller.write_data(&work.sqe, data, env),
             Role::Io { controller, .. } => {
                 match io::go_on(&work.sqe, controller.subsystem, work.cursor, data, env) {
@@ -287,6 +280,27 @@ where
         };
         self.complete(slot, reply, transport, env);
         None
+    }
+
+    /// Runs a Connect that has its data. Apart from the rest, since it takes
+    /// much more stack than any command that comes after it.
+    #[inline(never)]
+    fn connect<E>(&mut self, slot: SlotId, transport: &mut impl Transport, env: &mut E)
+    where
+        E: Backend<Buffer = B, Controller = C>,
+    {
+        let Some(work) = self.works.as_mut().get_mut(slot.index()) else {
+            return;
+        };
+        let data = work.data();
+        let reply = match connect::connect(env, &work.sqe, data) {
+            Ok(connected) => self.connected(connected, transport, env),
+            Err(refusal) => {
+                self.notice = Some(Notice::Refused(refusal.reason));
+                refusal.reply
+            }
+        };
+        self.complete(slot, reply, transport, env);
     }
 
     pub(super) fn connected<E>(
@@ -330,7 +344,9 @@ where
         reply
     }
 
-    /// Fills the buffer with the answer to an admin command and sends it.
+    /// Fills the buffer with the answer to an admin command and sends it. Apart
+    /// from the rest, as [`Self::connect`] is.
+    #[inline(never)]
     pub(super) fn respond<E>(
         &mut self,
         slot: SlotId,

@@ -58,6 +58,16 @@ impl<B> Work<B> {
     }
 }
 
+impl<B: AsRef<[u8]>> Work<B> {
+    /// The host's data.
+    pub(super) fn data(&self) -> &[u8] {
+        self.buffer
+            .as_ref()
+            .and_then(|buffer| buffer.as_ref().get(..self.data_len as usize))
+            .unwrap_or(&[])
+    }
+}
+
 impl<B> Link for Work<B> {
     fn next(&mut self) -> &mut u16 {
         &mut self.next
