@@ -1,4 +1,5 @@
 //! One connection: a socket, and the machine that understands it.
+use core::fmt;
 use core::time::Duration;
 
 use nvmf_core::Place;
@@ -26,11 +27,72 @@ type Machine<'a, const DEPTH: usize> =
 /// is closed.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Where the machine of a connection lives: most of what a connection takes
+/// besides its rings. Its empty state is all zero, so that a static full of
+/// them needs no flash.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there is no allocator to box the machine with"
+)]
+#[repr(u8)]
+enum Chair<'a, const DEPTH: usize> {
+    Empty = 0,
+    Taken(Machine<'a, DEPTH>) = 1,
+}
+
+/// Memory for the state of one connection, `DEPTH` commands included.
+pub struct Seat<'a, const DEPTH: usize>(Chair<'a, DEPTH>);
+
+impl<'a, const DEPTH: usize> Seat<'a, DEPTH> {
+    /// Free.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Chair::Empty)
+    }
+
+    /// Makes a machine for a new connection. A function of its own, as a machine
+    /// is on the stack before it is here.
+    #[inline(never)]
+    fn take(&mut self, config: &Config, connect_timeout: Duration, now: Instant) {
+        self.0 = Chair::Taken(Machine::new(config, connect_timeout, now));
+    }
+
+    const fn get(&self) -> Option<&Machine<'a, DEPTH>> {
+        match &self.0 {
+            Chair::Taken(machine) => Some(machine),
+            Chair::Empty => None,
+        }
+    }
+
+    const fn get_mut(&mut self) -> Option<&mut Machine<'a, DEPTH>> {
+        match &mut self.0 {
+            Chair::Taken(machine) => Some(machine),
+            Chair::Empty => None,
+        }
+    }
+}
+
+impl<const DEPTH: usize> Default for Seat<'_, DEPTH> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const DEPTH: usize> fmt::Debug for Seat<'_, DEPTH> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.get().is_some() {
+            "taken"
+        } else {
+            "free"
+        })
+    }
+}
+
 /// A socket that waits for a host, serves one, or is done with it.
 pub(super) struct Connection<'a, const DEPTH: usize> {
     socket: SocketHandle,
     /// The machine of the host that connected, until devices hold none of its commands.
-    machine: Option<Machine<'a, DEPTH>>,
+    seat: &'a mut Seat<'a, DEPTH>,
     phase: Phase,
     outgoing: Outgoing,
     /// When to close even if there is more to write.
@@ -47,10 +109,10 @@ enum Phase {
 }
 
 impl<'a, const DEPTH: usize> Connection<'a, DEPTH> {
-    pub(super) fn new(socket: SocketHandle) -> Self {
+    pub(super) fn new(socket: SocketHandle, seat: &'a mut Seat<'a, DEPTH>) -> Self {
         Self {
             socket,
-            machine: None,
+            seat,
             phase: Phase::Listening,
             outgoing: Outgoing::default(),
             flush_by: None,
@@ -63,20 +125,19 @@ impl<'a, const DEPTH: usize> Connection<'a, DEPTH> {
     }
 
     pub(super) fn is_waiting(&self) -> bool {
-        let machine = self.machine.as_ref();
-        self.is_serving() && machine.is_some_and(Machine::is_waiting)
+        self.is_serving() && self.seat.get().is_some_and(Machine::is_waiting)
     }
 
     /// When [`Connection::handle_timeout`] should be called.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let machine = self.machine.as_ref().filter(|_| self.is_serving())?;
+        let machine = self.seat.get().filter(|_| self.is_serving())?;
         sooner(self.flush_by, machine.poll_timeout())
     }
 
     /// Listens if nobody needs the socket any more. Whether it does.
     pub(super) fn listen(&mut self, sockets: &mut SocketSet, port: u16) -> bool {
         let socket = sockets.get_mut::<Socket>(self.socket);
-        if self.phase == Phase::Closing && !socket.is_open() && self.machine.is_none() {
+        if self.phase == Phase::Closing && !socket.is_open() && self.seat.get().is_none() {
             self.phase = Phase::Listening;
         }
         // A port of 0 is refused when the target is made.
@@ -116,7 +177,7 @@ impl<'a, const DEPTH: usize> Connection<'a, DEPTH> {
         completion: Completion<Buffer<'a>>,
         env: &mut Surroundings<'_, 'a, N>,
     ) {
-        if let Some(machine) = &mut self.machine {
+        if let Some(machine) = self.seat.get_mut() {
             machine.block_completed(completion, env);
         }
         self.forget_if_drained();
@@ -124,18 +185,14 @@ impl<'a, const DEPTH: usize> Connection<'a, DEPTH> {
 
     /// Lets commands that wait try again.
     pub(super) fn retry<const N: usize>(&mut self, env: &mut Surroundings<'_, 'a, N>) {
-        if let Some(machine) = &mut self.machine {
+        if let Some(machine) = self.seat.get_mut() {
             machine.retry(env);
         }
     }
 
     /// A queue of this one's controller may have changed it.
     pub(super) fn controller_changed<const N: usize>(&mut self, env: &mut Surroundings<'_, 'a, N>) {
-        if let Some(machine) = self
-            .machine
-            .as_mut()
-            .filter(|_| self.phase == Phase::Serving)
-        {
+        if let Some(machine) = self.seat.get_mut().filter(|_| self.phase == Phase::Serving) {
             machine.controller_changed(env);
         }
     }
@@ -145,7 +202,7 @@ impl<'a, const DEPTH: usize> Connection<'a, DEPTH> {
         now: Instant,
         env: &mut Surroundings<'_, 'a, N>,
     ) {
-        if let Some(machine) = self.machine.as_mut()
+        if let Some(machine) = self.seat.get_mut()
             && machine.poll_timeout().is_some_and(|at| at <= now)
         {
             machine.handle_timeout(env);
@@ -164,7 +221,7 @@ impl<'a, const DEPTH: usize> Connection<'a, DEPTH> {
     ) -> bool {
         let socket = sockets.get_mut::<Socket>(self.socket);
         if self.phase == Phase::Listening && is_established(socket) {
-            self.machine = Some(Machine::new(config, connect_timeout, local.now));
+            self.seat.take(config, connect_timeout, local.now);
             self.phase = Phase::Serving;
         }
         if self.phase == Phase::Closing {
@@ -172,11 +229,7 @@ impl<'a, const DEPTH: usize> Connection<'a, DEPTH> {
             return socket.can_recv() && socket.recv(|bytes| (bytes.len(), ())).is_ok();
         }
         let (now, env) = (local.now, &mut local.seen_by(at));
-        let Some(machine) = self
-            .machine
-            .as_mut()
-            .filter(|_| self.phase == Phase::Serving)
-        else {
+        let Some(machine) = self.seat.get_mut().filter(|_| self.phase == Phase::Serving) else {
             return false;
         };
         let mut moved = false;
@@ -214,7 +267,7 @@ impl<'a, const DEPTH: usize> Connection<'a, DEPTH> {
 
     /// Why the connection is over, if it is.
     fn closed(&mut self, socket: &Socket, now: Instant) -> Option<Closed> {
-        let machine = self.machine.as_ref()?;
+        let machine = self.seat.get()?;
         if !socket.is_active() || socket.state() == State::TimeWait {
             return Some(machine.closing().map_or(Closed::Lost, Closed::Machine));
         }
@@ -241,7 +294,7 @@ impl<'a, const DEPTH: usize> Connection<'a, DEPTH> {
     }
 
     fn is_terminating(&self) -> bool {
-        let reason = self.machine.as_ref().and_then(Machine::closing);
+        let reason = self.seat.get().and_then(Machine::closing);
         matches!(reason, Some(CloseReason::Fatal(_)))
     }
 
@@ -251,15 +304,15 @@ impl<'a, const DEPTH: usize> Connection<'a, DEPTH> {
         // Before the buffers that it writes from are given back.
         self.outgoing = Outgoing::default();
         self.flush_by = None;
-        if let Some(machine) = &mut self.machine {
+        if let Some(machine) = self.seat.get_mut() {
             machine.connection_closed(env);
         }
         self.forget_if_drained();
     }
 
     fn forget_if_drained(&mut self) {
-        if self.machine.as_ref().is_some_and(Machine::is_drained) {
-            self.machine = None;
+        if self.seat.get().is_some_and(Machine::is_drained) {
+            self.seat.0 = Chair::Empty;
         }
     }
 }

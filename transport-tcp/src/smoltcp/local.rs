@@ -29,6 +29,9 @@ const SLOT_BITS: u32 = 16;
 /// to offer (Base 2.1, 3.3.3.1.1), and what Linux asks for.
 const ADMIN_QUEUE_ENTRIES: u16 = 32;
 
+/// A controller that exists.
+pub type Record<'a> = Entry<&'a ControllerState>;
+
 /// State of as many controllers as `N` connections can have, of either subsystem.
 #[derive(Debug)]
 pub struct Controllers<const N: usize>([[ControllerState; N]; 2]);
@@ -115,7 +118,7 @@ pub(super) struct Local<'a, const CONNECTIONS: usize> {
     offer: Offer<'a>,
     limits: Limits,
     controllers: &'a Controllers<CONNECTIONS>,
-    registry: Registry<&'a ControllerState, [Option<Entry<&'a ControllerState>>; CONNECTIONS]>,
+    registry: Registry<&'a ControllerState, &'a mut [Option<Record<'a>>]>,
     devices: &'a mut [Device<'a>],
     /// Buffers that each connection holds.
     held: [u16; CONNECTIONS],
@@ -127,6 +130,7 @@ impl<'a, const CONNECTIONS: usize> Local<'a, CONNECTIONS> {
         namespaces: &'a [Namespace],
         devices: &'a mut [Device<'a>],
         controllers: &'a Controllers<CONNECTIONS>,
+        records: &'a mut [Option<Record<'a>>; CONNECTIONS],
         pool: Pool<'a>,
         depth: usize,
     ) -> Self {
@@ -157,7 +161,7 @@ impl<'a, const CONNECTIONS: usize> Local<'a, CONNECTIONS> {
                 cntlid_range: Controllers::<CONNECTIONS>::RANGE,
             },
             controllers,
-            registry: Registry::new([const { None }; CONNECTIONS]),
+            registry: Registry::new(records),
             devices,
             held: [0; CONNECTIONS],
         }

@@ -14,8 +14,9 @@ use smoltcp::socket::tcp::Socket;
 use smoltcp::wire::IpAddress;
 
 use super::connection::Connection;
+pub use super::connection::Seat;
 use super::local::Local;
-pub use super::local::{Controllers, Device};
+pub use super::local::{Controllers, Device, Record};
 use super::memory::{Buffer, MIN_BUFFERS, Pool};
 
 /// How often a peer that says nothing is asked whether it is there, and how
@@ -46,7 +47,7 @@ pub struct Description<'a> {
 }
 
 /// What a target runs in.
-pub struct Resources<'a, const CONNECTIONS: usize> {
+pub struct Resources<'a, const CONNECTIONS: usize, const DEPTH: usize> {
     /// In ascending order of NSID.
     pub namespaces: &'a [Namespace],
     /// The namespaces' devices, in the same order.
@@ -54,6 +55,10 @@ pub struct Resources<'a, const CONNECTIONS: usize> {
     /// For data under way: [`MIN_BUFFERS`] or more, one of 8 KiB or more among
     /// them. The largest says how much a command may move.
     pub buffers: &'a mut [Option<Buffer<'a>>],
+    /// The state of connections.
+    pub seats: &'a mut [Seat<'a, DEPTH>; CONNECTIONS],
+    /// Which controllers exist.
+    pub records: &'a mut [Option<Record<'a>>; CONNECTIONS],
     /// What queues of a controller share.
     pub controllers: &'a Controllers<CONNECTIONS>,
 }
@@ -108,7 +113,7 @@ impl<'a, const CONNECTIONS: usize, const DEPTH: usize> Target<'a, CONNECTIONS, D
     /// Where the resources are too few or too small for any host.
     pub fn new(
         description: Description<'a>,
-        resources: Resources<'a, CONNECTIONS>,
+        resources: Resources<'a, CONNECTIONS, DEPTH>,
         set: &mut SocketSet,
         sockets: [SocketHandle; CONNECTIONS],
     ) -> Self {
@@ -124,8 +129,12 @@ impl<'a, const CONNECTIONS: usize, const DEPTH: usize> Target<'a, CONNECTIONS, D
             socket.set_keep_alive(Some(TCP_KEEP_ALIVE));
             socket.set_timeout(Some(TCP_TIMEOUT));
         }
+        let mut seats = resources.seats.iter_mut();
         Self {
-            connections: sockets.map(Connection::new),
+            connections: sockets.map(|socket| {
+                let seat = seats.next().expect("as many seats as sockets");
+                Connection::new(socket, seat)
+            }),
             transport: description.transport,
             connect_timeout: description.connect_timeout,
             local: Local::new(
@@ -133,6 +142,7 @@ impl<'a, const CONNECTIONS: usize, const DEPTH: usize> Target<'a, CONNECTIONS, D
                 resources.namespaces,
                 resources.devices,
                 resources.controllers,
+                resources.records,
                 pool,
                 DEPTH,
             ),

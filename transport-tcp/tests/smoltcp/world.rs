@@ -11,7 +11,7 @@ use nvmf_core::time::Instant;
 use nvmf_core::wire::ids::Nsid;
 use nvmf_tcp::smoltcp::memory::Buffer;
 use nvmf_tcp::smoltcp::target::{
-    Closed, Controllers, Description, Device, Event, Resources, Target,
+    Closed, Controllers, Description, Device, Event, Resources, Seat, Target,
 };
 use nvmf_testing::bytes::{self, Command};
 use nvmf_testing::host::{Direction, Finished, Host};
@@ -152,6 +152,8 @@ impl World {
             namespaces,
             devices: leak([device]),
             buffers: leak(std::array::from_fn::<_, BUFFERS, _>(buffer)),
+            seats: leak([const { Seat::new() }; CONNECTIONS]),
+            records: leak([const { None }; CONNECTIONS]),
             controllers: leak(Controllers::new()),
         };
         let sockets = std::array::from_fn(|_| target_station.add_socket(setup.target_ring));
