@@ -1,0 +1,25 @@
+//! An NVMe/TCP target for boards without an operating system.
+//!
+//! A board brings a network device (smoltcp's [`Device`](smoltcp::phy::Device)),
+//! a clock, memory and something to store on; the rest is here.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`server`] | the interface, the sockets and the target, and the step of the loop: start here |
+//! | [`ram`] | a namespace in memory |
+//!
+//! ```text
+//! let mut server = Server::new(&settings, arena, tables, devices, &mut nic, now());
+//! loop {
+//!     let deadline = server.step(&mut nic, now());
+//!     sleep_until(deadline); // or until the network device has an interrupt
+//! }
+//! ```
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod ram;
+pub mod server;

@@ -1,0 +1,120 @@
+//! An NVMe/TCP target on a Cortex-M3 with 64 KiB of RAM and 256 KiB of flash.
+#![no_std]
+#![no_main]
+
+mod board;
+mod ethernet;
+mod registers;
+
+use core::fmt::Write;
+use core::panic::PanicInfo;
+
+use cortex_m::peripheral::NVIC;
+use cortex_m::singleton;
+use cortex_m_rt::{entry, exception};
+use nvmf_core::wire::ids::Nqn;
+use nvmf_firmware::ram::Ram;
+use nvmf_firmware::server::{Arena, Server, Settings, Tables};
+use nvmf_tcp::smoltcp::target::{Device, Event};
+use smoltcp::wire::{Ipv4Address, Ipv4Cidr};
+
+use self::board::{Clock, Stack, Uart};
+use self::ethernet::Ethernet;
+
+/// Queues at a time: two associations, of an admin queue and an I/O queue each.
+const CONNECTIONS: usize = 4;
+/// Commands of a queue.
+const DEPTH: usize = 8;
+/// Bytes of each socket's ring, each way.
+const RING: usize = 1536;
+/// Buffers of 8 KiB, and of 4 KiB, for data under way.
+const LARGE: usize = 1;
+const SMALL: usize = 3;
+/// Bytes of the namespace in memory.
+const RAM_DISK: usize = 2048;
+
+const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:6e766d66-6d63-7500-8000-0000000000c3";
+const UUID: [u8; 16] = *b"nvmfmcu\0\x80\0\0\0\0\0\0\xc3";
+
+#[derive(Clone, Copy)]
+struct EthernetInterrupt;
+
+// SAFETY: this is the number of the Ethernet controller's interrupt, and no other type has it.
+unsafe impl cortex_m::interrupt::InterruptNumber for EthernetInterrupt {
+    fn number(self) -> u16 {
+        ethernet::INTERRUPT as u16
+    }
+}
+
+// SAFETY: it touches nothing but the Ethernet controller's interrupt mask, which
+// the main program writes in one store.
+#[exception]
+unsafe fn DefaultHandler(interrupt: i16) {
+    if interrupt == ethernet::INTERRUPT {
+        Ethernet::interrupted();
+    }
+}
+
+#[entry]
+fn main() -> ! {
+    static mut ARENA: Arena<CONNECTIONS, DEPTH, RING, LARGE, SMALL> = Arena::new();
+    static mut TABLES: Tables<CONNECTIONS, { LARGE + SMALL }, 1> = Tables::new();
+    static mut NIC: Ethernet = Ethernet::new();
+    static mut DISK: [u8; RAM_DISK] = [0; RAM_DISK];
+
+    let core = cortex_m::Peripherals::take().expect("taken once");
+    board::start_clocks();
+    let mut log = Uart::start();
+    let mut clock = Clock::start(core.SYST);
+    let mac = board::mac().unwrap_or([0x02, 0x6E, 0x76, 0x6D, 0x66, 0x01]);
+    NIC.start(mac);
+
+    let nqn = singleton!(: Nqn = NQN.parse().expect("an NQN")).expect("made once");
+    let ram = singleton!(: Ram<'static> = Ram::new(DISK)).expect("made once");
+    let disk: Device<'static> = ram;
+    let devices = singleton!(: [Device<'static>; 1] = [disk]).expect("made once");
+    let settings = Settings {
+        nqn,
+        serial: "lm3s6965",
+        model: "nvmf Cortex-M3",
+        uuid: UUID,
+        mac,
+        address: Ipv4Cidr::new(Ipv4Address::new(10, 0, 2, 15), 24),
+        gateway: Some(Ipv4Address::new(10, 0, 2, 2)),
+        port: 4420,
+        seed: 0x6E76_6D66,
+    };
+    let mut server: Server<CONNECTIONS, DEPTH> =
+        Server::new(&settings, ARENA, TABLES, devices, NIC, clock.now());
+    // SAFETY: the handler is there, and may come at any time.
+    unsafe { NVIC::unmask(EthernetInterrupt) };
+    let _ = writeln!(log, "serving {} port {}", settings.address, settings.port);
+    loop {
+        let deadline = server.step(NIC, clock.now(), |event| say(&mut log, &event));
+        clock.sleep(deadline, Ethernet::arm);
+    }
+}
+
+fn say(log: &mut Uart, event: &Event) {
+    let _ = match event {
+        Event::Connected(at, identity) => writeln!(
+            log,
+            "{at}: queue {} of controller {}",
+            identity.qid.0, identity.cntlid.0
+        ),
+        Event::Refused(at, reason) => writeln!(log, "{at}: refused: {reason}"),
+        Event::Closed(at, reason) => {
+            let Stack { peak, size } = Stack::measure();
+            writeln!(log, "{at}: closed: {reason:?}; stack {peak} of {size}")
+        }
+    };
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo) -> ! {
+    cortex_m::interrupt::disable();
+    let _ = writeln!(Uart::start(), "{info}");
+    loop {
+        cortex_m::asm::wfi();
+    }
+}
