@@ -97,6 +97,8 @@ pub struct Queue {
     completed: Vec<Completion>,
     /// Why there is nothing more to be had, if that is so.
     failed: Option<Failure>,
+    /// The system gave the connection up; nobody knows what the controller does.
+    cut_off: bool,
     /// Why its association is lost, which may be known before this connection ends.
     association_lost: Arc<OnceLock<host::Error>>,
 }
@@ -176,6 +178,7 @@ impl Queue {
             system_calls: 0,
             completed: Vec::new(),
             failed: None,
+            cut_off: false,
             association_lost: Arc::default(),
         };
         queue.configure(1, nvmf_core::target::ADMIN_INLINE_DATA);
@@ -442,25 +445,37 @@ impl Queue {
     /// Sends nothing any more; what comes is for [`Queue::has_ended`]. False when the
     /// connection has ended in both directions.
     pub(super) fn linger(&mut self) -> bool {
-        let failure = self.failed.replace(Failure::GivenUp);
-        let ended = matches!(
-            failure,
-            Some(Failure::Closed | Failure::Lost(_) | Failure::Connect(_))
-        );
-        !ended && !self.connecting && self.socket.shutdown(Shutdown::Write).is_ok()
+        match self.failed.replace(Failure::GivenUp) {
+            Some(Failure::Closed | Failure::Connect(_)) => return false,
+            Some(Failure::Lost(error)) => self.cut_off = !is_of_the_peer(error),
+            _ if self.connecting => return false,
+            _ => {
+                if self.socket.shutdown(Shutdown::Write).is_ok() {
+                    return true;
+                }
+                let error = self.socket.take_error().ok().flatten();
+                let error = error.as_ref().and_then(Errno::from_io_error);
+                self.cut_off = !error.is_some_and(is_of_the_peer);
+            }
+        }
+        self.cut_off
     }
 
     /// Throws away what has arrived; whether the controller has ended the connection.
     pub(super) fn has_ended(&mut self, scratch: &mut [u8]) -> bool {
+        self.readable = false;
+        if self.cut_off {
+            return false;
+        }
         for _ in 0..RECEIVES {
             match rustix::net::recv(&self.socket, &mut scratch[..], RecvFlags::empty()) {
                 Ok((0, _)) => return true,
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
-                    self.readable = false;
-                    return false;
+                Err(Errno::AGAIN) => return false,
+                Err(error) => {
+                    self.cut_off = !is_of_the_peer(error);
+                    return !self.cut_off;
                 }
-                Err(_) => return true,
             }
         }
         self.readable = true;
@@ -635,6 +650,12 @@ impl AsFd for Queue {
     }
 }
 
+/// Whether an error says that the peer reset the connection. If it is unreachable or silent,
+/// it may well go on with what it received.
+fn is_of_the_peer(error: Errno) -> bool {
+    matches!(error, Errno::CONNRESET | Errno::PIPE)
+}
+
 impl Failure {
     pub(super) fn error(self, address: SocketAddr) -> Error {
         match self {
@@ -661,5 +682,55 @@ impl Speaker for Machine {
 
     fn payload(&self, place: &Place) -> &[u8] {
         self.commands.payload(place).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What becomes of a connection that failed so, and that the peer closes then: whether it
+    /// lingers, and whether it is taken for ended.
+    fn after(failure: Failure) -> (bool, bool) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut queue = Queue::start(address, &Options::default()).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        queue.connected().unwrap();
+        assert!(!queue.connecting);
+        queue.failed = Some(failure);
+        let lingers = queue.linger();
+        drop(peer);
+        queue.wait_for_peer();
+        (lingers, queue.has_ended(&mut [0; 64]))
+    }
+
+    impl Queue {
+        fn wait_for_peer(&self) {
+            let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+            let patience = Timespec {
+                tv_sec: 30,
+                tv_nsec: 0,
+            };
+            assert_eq!(rustix::event::poll(&mut fds, Some(&patience)), Ok(1));
+        }
+    }
+
+    #[test]
+    fn only_the_peer_s_end_is_a_connection_s_end() {
+        assert_eq!(after(Failure::GivenUp), (true, true));
+        assert!(!after(Failure::Closed).0);
+        for error in [Errno::CONNRESET, Errno::PIPE] {
+            assert!(!after(Failure::Lost(error)).0, "{error}");
+        }
+        // It is silent, or nobody knows the way to it: it may go on with what it received.
+        for error in [
+            Errno::TIMEDOUT,
+            Errno::HOSTUNREACH,
+            Errno::NETUNREACH,
+            Errno::NETDOWN,
+        ] {
+            assert_eq!(after(Failure::Lost(error)), (true, false), "{error}");
+        }
     }
 }
