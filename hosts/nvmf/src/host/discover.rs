@@ -2,7 +2,7 @@
 use anyhow::anyhow;
 use nvmf_core::host::discovery::Why;
 use nvmf_core::wire::discovery::{DiscoveryEntry, Trtype};
-use nvmf_tcp::std::host::{self, Discovered, Options, Problem, Url};
+use nvmf_tcp::std::host::{self, Discovered, Options, Parameters, Problem, Url};
 use serde_json::{Value, json};
 
 use super::connection::explain;
@@ -94,6 +94,7 @@ pub(super) fn url(entry: &DiscoveryEntry) -> Option<Url> {
         port: entry.trsvcid()?.parse().ok()?,
         subnqn: Some(entry.subnqn().ok()?),
         nsid: None,
+        parameters: Parameters::default(),
     })
 }
 

@@ -117,6 +117,7 @@ impl Controller {
             host: url.host.clone(),
             source,
         };
+        let options = &url.parameters.apply(options);
         let mut outcome = Err(resolve(std::io::ErrorKind::NotFound.into()));
         for address in (url.host.as_str(), url.port)
             .to_socket_addrs()

@@ -11,7 +11,7 @@ use super::commands::Payload;
 use super::controller::{Controller, check};
 use super::error::Error;
 use super::options::Options;
-use super::url::Url;
+use super::url::{Parameters, Url};
 
 /// Discovery controllers that are asked, at most.
 const MAX_CONTROLLERS: usize = 64;
@@ -92,6 +92,7 @@ impl fmt::Display for Problem {
 /// The first controller cannot be asked. If others cannot, they are among the
 /// [`Discovery::problems`].
 pub fn discover(url: &Url, options: &Options) -> Result<Discovery, Error> {
+    let options = &url.parameters.apply(options);
     let first = Controller::connect(url, options)?;
     let subnqn = url.subnqn.clone().unwrap_or_else(Nqn::discovery);
     let mut walk = Walk::<MAX_CONTROLLERS>::new(first.address(), subnqn);
@@ -134,6 +135,7 @@ fn ask(controller: &DiscoveryController, options: &Options) -> Result<Vec<Discov
         port: controller.address.port(),
         subnqn: Some(controller.subnqn.clone()),
         nsid: None,
+        parameters: Parameters::default(),
     };
     Controller::connect(&url, options)?.discover()
 }

@@ -67,7 +67,7 @@ impl BlockDevice for Memory {
 impl Device for Memory {}
 
 /// Starts the target; the URL of its subsystem.
-fn serve() -> (Running, String) {
+pub fn serve() -> (Running, String) {
     const NQN: &str = "nqn.2014-08.org.example:disk";
     let memory = Memory(Arc::new(Mapping::new(1 << 20).unwrap()));
     let target = Target::bind(Config {
@@ -82,7 +82,7 @@ fn serve() -> (Running, String) {
 }
 
 /// Stands for a runtime.
-fn block_on<F: Future>(future: F) -> F::Output {
+pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     loop {
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

@@ -6,9 +6,9 @@
 //! use nvmf_tcp::std::host::{Controller, Options, Url};
 //!
 //! # #[allow(dead_code)]
-//! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/std/host/example.rs")); pub fn start() -> (Running, String) { serve() } pub fn run<F: Future>(f: F) -> F::Output { block_on(f) } }
+//! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/std/host/example.rs")); }
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let (_running, text) = example::start();
+//! # let (_running, text) = example::serve();
 //! # let (at, _) = text.rsplit_once('/').unwrap();
 //! // Who is there? As in nvme+tcp://192.0.2.7:4420
 //! let target: Url = at.parse()?;
@@ -42,10 +42,10 @@
 //! use nvmf_tcp::std::host::{Error, Host, Options, SharedNamespace, Url};
 //!
 //! # #[allow(dead_code)]
-//! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/std/host/example.rs")); pub fn start() -> (Running, String) { serve() } pub fn run<F: Future>(f: F) -> F::Output { block_on(f) } }
+//! # mod example { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/std/host/example.rs")); }
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let (_running, text) = example::start();
-//! # use example::run as block_on;
+//! # let (_running, text) = example::serve();
+//! # use example::block_on;
 //! let disk: Url = text.parse()?;
 //! let host = Host::new(None)?;
 //! let association = host.attach(&disk, &Options::default()).wait()?;
@@ -94,7 +94,7 @@
 //! | [`IoQueue`], [`Queue`] | one connection to be polled, for whoever counts microseconds |
 //! | [`Host`], [`Association`], [`SharedNamespace`] | the same for many threads and tasks |
 //! | [`Request`] | a call under way: a future, and a blocking call |
-//! | [`Url`] | `nvme+tcp://host:port/nqn?nsid=1` |
+//! | [`Url`] | `nvme+tcp://host:port/nqn?nsid=1`, and options as parameters |
 mod commands;
 mod compose;
 mod controller;
@@ -117,7 +117,7 @@ pub use namespace::Namespace;
 pub use options::Options;
 pub use queue::{Completion, Full, Queue};
 pub use shared::{Association, Event, Host, Request, SharedNamespace};
-pub use url::{PORT, Url, UrlError};
+pub use url::{PORT, Parameters, Url, UrlError};
 
 pub use nvmf_core::host::Identity;
 pub use nvmf_core::host::controller::Capabilities;

@@ -1,15 +1,24 @@
 //! Where a namespace is, as one line of text.
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
+use nvmf_core::host::recovery::Policy;
 use nvmf_core::wire::ids::{Nqn, NqnError, Nsid};
+
+use super::options::Options;
 
 /// The port that NVMe/TCP has with IANA.
 pub const PORT: u16 = 4420;
 
 const SCHEME: &str = "nvme+tcp://";
 
-/// `nvme+tcp://HOST[:PORT][/SUBNQN][?nsid=N]`
+/// `nvme+tcp://HOST[:PORT][/SUBNQN][?nsid=N][&NAME=VALUE]`
+///
+/// Further parameters are options, by nvme-cli's names, and override those that are given
+/// beside the URL: `nr-io-queues`, `queue-size`, `keep-alive-tmo`, `reconnect-delay`,
+/// `ctrl-loss-tmo`, `fast-io-fail-tmo` (seconds, -1 is never), `hdr-digest`, `data-digest`
+/// (0 or 1), `host-traddr`, `host-iface`, `tos`, `so-priority`.
 ///
 /// ```
 /// use nvmf_tcp::std::host::Url;
@@ -29,6 +38,56 @@ pub struct Url {
     pub subnqn: Option<Nqn>,
     /// The namespace.
     pub nsid: Option<Nsid>,
+    /// Options that belong to this target.
+    pub parameters: Parameters,
+}
+
+/// The options in a URL.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parameters(Vec<(String, String)>);
+
+impl Parameters {
+    /// These options, overridden.
+    #[must_use]
+    pub fn apply(&self, options: &Options) -> Options {
+        let mut options = options.clone();
+        for (name, value) in &self.0 {
+            // They were parsed before.
+            let _ = set(&mut options, name, value);
+        }
+        options
+    }
+}
+
+/// Sets an option; `None` if the value is none of the option's, or there is no such option.
+fn set(options: &mut Options, name: &str, value: &str) -> Option<()> {
+    let seconds = || value.parse().ok().map(Duration::from_secs);
+    let timeout = || value.parse().ok().map(Policy::seconds);
+    let flag = || match value {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    };
+    match name {
+        "nr-io-queues" => options.io_queues = value.parse().ok().filter(|count| *count > 0)?,
+        "queue-size" => {
+            let entries: u32 = value.parse().ok()?;
+            // One entry stays free.
+            options.queue_depth = (2..=65536).contains(&entries).then(|| entries - 1)?;
+        }
+        "keep-alive-tmo" => options.keep_alive = seconds()?,
+        "reconnect-delay" => options.recovery.reconnect_delay = seconds()?,
+        "ctrl-loss-tmo" => options.recovery.ctrl_loss_tmo = timeout()?,
+        "fast-io-fail-tmo" => options.recovery.fast_io_fail_tmo = timeout()?,
+        "hdr-digest" => options.header_digest = flag()?,
+        "data-digest" => options.data_digest = flag()?,
+        "host-traddr" => options.host_traddr = Some(value.parse().ok()?),
+        "host-iface" => options.host_iface = Some(value.to_owned()),
+        "tos" => options.tos = Some(value.parse().ok()?),
+        "so-priority" => options.so_priority = Some(value.parse().ok()?),
+        _ => return None,
+    }
+    Some(())
 }
 
 /// What is wrong with a URL.
@@ -47,8 +106,10 @@ pub enum UrlError {
     /// Not an NQN.
     #[error("`{0}` is no NQN: {1}")]
     Nqn(String, NqnError),
-    /// A parameter that is not `nsid=`.
-    #[error("`{0}` is no parameter of the URL; nsid=N is the only one")]
+    /// A parameter that there is not, or with a value that it cannot have.
+    #[error(
+        "`{0}` is no parameter of the URL; there are nsid=N and nvme-cli's options, as in nr-io-queues=4"
+    )]
     Parameter(String),
     /// Not a namespace's number.
     #[error("`{0}` is no NSID; write a number from 1 to 4294967294")]
@@ -64,6 +125,7 @@ impl FromStr for Url {
             Some((rest, query)) => (rest, Some(query)),
             None => (rest, None),
         };
+        let query = query.map_or(Ok(Query::default()), Query::parse)?;
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (host, port) = match authority.strip_prefix('[') {
             Some(inner) => inner.split_once(']').ok_or(UrlError::Host)?,
@@ -85,7 +147,8 @@ impl FromStr for Url {
                         .map_err(|error| UrlError::Nqn(nqn.to_owned(), error))?,
                 ),
             },
-            nsid: query.map(parse_query).transpose()?,
+            nsid: query.nsid,
+            parameters: query.parameters,
         })
     }
 }
@@ -101,10 +164,34 @@ fn parse_port(text: &str) -> Result<u16, UrlError> {
         .ok_or_else(|| UrlError::Port(text.trim_start_matches(':').to_owned()))
 }
 
-fn parse_query(query: &str) -> Result<Nsid, UrlError> {
-    let number = query
-        .strip_prefix("nsid=")
-        .ok_or_else(|| UrlError::Parameter(query.to_owned()))?;
+/// What follows the question mark.
+#[derive(Default)]
+struct Query {
+    nsid: Option<Nsid>,
+    parameters: Parameters,
+}
+
+impl Query {
+    fn parse(text: &str) -> Result<Self, UrlError> {
+        let mut query = Self::default();
+        let mut scratch = Options::default();
+        for parameter in text.split('&') {
+            let unknown = || UrlError::Parameter(parameter.to_owned());
+            let (name, value) = parameter.split_once('=').ok_or_else(unknown)?;
+            if name == "nsid" {
+                query.nsid = Some(parse_nsid(value)?);
+                continue;
+            }
+            // Both are in use, as are ctrl_loss_tmo and ctrl-loss-tmo on command lines.
+            let name = name.replace('_', "-");
+            set(&mut scratch, &name, value).ok_or_else(unknown)?;
+            query.parameters.0.push((name, value.to_owned()));
+        }
+        Ok(query)
+    }
+}
+
+fn parse_nsid(number: &str) -> Result<Nsid, UrlError> {
     number
         .parse()
         .ok()
@@ -124,10 +211,16 @@ impl fmt::Display for Url {
         if let Some(subnqn) = &self.subnqn {
             write!(f, "/{subnqn}")?;
         }
-        match self.nsid {
-            Some(nsid) => write!(f, "?nsid={}", nsid.0),
-            None => Ok(()),
+        let mut mark = '?';
+        if let Some(nsid) = self.nsid {
+            write!(f, "?nsid={}", nsid.0)?;
+            mark = '&';
         }
+        for (name, value) in &self.parameters.0 {
+            write!(f, "{mark}{name}={value}")?;
+            mark = '&';
+        }
+        Ok(())
     }
 }
 
@@ -145,11 +238,44 @@ mod tests {
                 "nvme+tcp://[::1]:4421/nqn.a:b?nsid=7",
             ),
             ("nvme+tcp://[::1]/nqn.a", "nvme+tcp://[::1]:4420/nqn.a"),
+            (
+                "nvme+tcp://disks:1/nqn.a?ctrl_loss_tmo=-1&nsid=3&tos=8",
+                "nvme+tcp://disks:1/nqn.a?nsid=3&ctrl-loss-tmo=-1&tos=8",
+            ),
+            ("nvme+tcp://disks:1?tos=8", "nvme+tcp://disks:1?tos=8"),
         ] {
             let url: Url = text.parse().unwrap();
             assert_eq!(url.to_string(), shown);
             assert_eq!(url.to_string().parse(), Ok(url));
         }
+    }
+
+    #[test]
+    fn parameters_are_options() {
+        let url: Url = "nvme+tcp://disks/nqn.a?nr-io-queues=3&queue-size=64&keep-alive-tmo=0\
+            &reconnect-delay=2&ctrl-loss-tmo=0&fast-io-fail-tmo=-1&hdr-digest=1&data-digest=1\
+            &host-traddr=::1&host-iface=lo&tos=72&so-priority=5"
+            .parse()
+            .unwrap();
+        let options = url.parameters.apply(&Options {
+            recovery: Policy {
+                fast_io_fail_tmo: Some(Duration::ZERO),
+                ..Policy::default()
+            },
+            ..Options::default()
+        });
+        assert_eq!((options.io_queues, options.queue_depth), (3, 63));
+        assert_eq!(options.keep_alive, Duration::ZERO);
+        let policy = Policy {
+            reconnect_delay: Duration::from_secs(2),
+            ctrl_loss_tmo: Some(Duration::ZERO),
+            fast_io_fail_tmo: None,
+        };
+        assert_eq!(options.recovery, policy);
+        assert!(options.header_digest && options.data_digest);
+        assert_eq!(options.host_traddr, Some("::1".parse().unwrap()));
+        assert_eq!(options.host_iface.as_deref(), Some("lo"));
+        assert_eq!((options.tos, options.so_priority), (Some(72), Some(5)));
     }
 
     #[test]
@@ -165,6 +291,16 @@ mod tests {
             ("nvme+tcp://disks/nqn.a?nsid=0", "`0` is no NSID"),
             ("nvme+tcp://disks/nqn.a?nsid=4294967295", "is no NSID"),
             ("nvme+tcp://disks/nqn.a?size=1", "`size=1` is no parameter"),
+            ("nvme+tcp://disks/nqn.a?nsid=1&tos", "`tos` is no parameter"),
+            ("nvme+tcp://disks?tos=256", "`tos=256` is no parameter"),
+            (
+                "nvme+tcp://disks?queue-size=1",
+                "`queue-size=1` is no parameter",
+            ),
+            (
+                "nvme+tcp://disks?hdr-digest=2",
+                "`hdr-digest=2` is no parameter",
+            ),
         ] {
             let found = text.parse::<Url>().unwrap_err().to_string();
             assert!(found.contains(error), "{text}: {found}");

@@ -94,15 +94,16 @@ impl Host {
         if addresses.is_empty() {
             return Request::ready(Err(resolve(std::io::ErrorKind::NotFound.into())));
         }
+        let options = url.parameters.apply(options);
         let subnqn = url.subnqn.clone().unwrap_or_else(Nqn::discovery);
         let io_queues = match subnqn.is_discovery() {
             true => 0,
             false => usize::from(options.io_queues.max(1)),
         };
         let lanes = (0..=io_queues)
-            .map(|index| Lane::new(index, self.threads.idlest(), options))
+            .map(|index| Lane::new(index, self.threads.idlest(), &options))
             .collect();
-        let inner = Inner::new(subnqn, addresses, options.clone(), lanes);
+        let inner = Inner::new(subnqn, addresses, options, lanes);
         Association::attach(inner, Arc::clone(&self.threads))
     }
 }
