@@ -57,6 +57,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .wait()
         .map_err(|error| explain(error, &args.url, &options))?;
     let events = association.events();
+    // It may be gone already, which would be no event any more.
+    association.identify().wait()?;
     let mut watch = Watch {
         association,
         output: &args.output,

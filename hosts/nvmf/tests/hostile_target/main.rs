@@ -30,7 +30,8 @@
 //! | 85 | sends a byte at a time | `flow::entry_85_a_byte_at_a_time` |
 //! | 93, 100 | discovery records full of spaces, or without NUL | `discovery::entries_93_and_100_fields_of_discovery_records` |
 //!
-//! Beside them: referrals of discovery controllers in circles and to nowhere; a Keep Alive that is lost.
+//! Beside them: referrals of discovery controllers in circles and to nowhere; a Keep Alive that is lost;
+//! asynchronous events.
 //!
 //! Not here: 44 needs a secure channel, which there is not yet. 101 is why this file exists.
 
@@ -44,6 +45,7 @@ mod run;
 mod controller;
 mod data;
 mod discovery;
+mod events;
 mod flow;
 mod header;
 mod icresp;
