@@ -43,6 +43,10 @@ pub(super) struct Connection {
     machine: Machine,
     pub(super) account: Account,
     socket: Option<TcpStream>,
+    /// The socket of a host that closed. It is closed with this, when no device has anything
+    /// of it any more: so a host that shut its side and waits for the end knows that none of
+    /// its writes comes late.
+    _ended: Option<TcpStream>,
     peer: SocketAddr,
     outbox: Option<Outbox>,
     /// When to close even if there is more to write.
@@ -105,6 +109,7 @@ impl Connection {
                 placed: None,
             },
             socket: Some(socket),
+            _ended: None,
             peer,
             outbox: None,
             flush_by: None,
@@ -134,7 +139,8 @@ impl Connection {
             .receive(scratch, local)
             .and_then(|more| Ok(self.transmit(local)? || more));
         let more = outcome.unwrap_or_else(|lost| {
-            self.close(&lost, local);
+            let socket = self.close(&lost, local);
+            self._ended = socket.filter(|_| matches!(lost, Lost::Closed));
             false
         });
         self.notices(local);
@@ -330,12 +336,10 @@ impl Connection {
         Ok(self.writable)
     }
 
-    /// Closes the socket. The machine may have to live on until devices are done.
-    /// Its reason, if it has one, came first.
-    fn close(&mut self, reason: &dyn fmt::Display, local: &mut Local) {
-        if self.socket.take().is_none() {
-            return;
-        }
+    /// Closes the connection, whose socket is returned. The machine may have to live on until
+    /// devices are done. Its reason, if it has one, came first.
+    fn close(&mut self, reason: &dyn fmt::Display, local: &mut Local) -> Option<TcpStream> {
+        let socket = self.socket.take()?;
         self.notices(local);
         match self.machine.closing() {
             Some(first) => self.log_closed(&first),
@@ -345,6 +349,7 @@ impl Connection {
         self.outbox = None;
         let (machine, mut surroundings) = self.split(local);
         machine.connection_closed(&mut surroundings);
+        Some(socket)
     }
 
     /// Closes the socket if the machine wants that, once its last word is written.

@@ -1,4 +1,6 @@
 //! The host against a target of this crate, over loopback.
+mod late;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
