@@ -57,7 +57,7 @@ fn a_manual_page_and_completions_come_from_the_same_text() {
     let page = text(&page.stdout);
     assert!(page.contains(".TH nvmf-target 1"), "{page}");
     assert!(page.contains("\\-\\-so\\-priority"), "{page}");
-    assert_eq!(nvmf(&["man", "no-such-command"]).status.code(), Some(1));
+    assert_eq!(nvmf(&["man", "no-such-command"]).status.code(), Some(2));
 
     let completions = nvmf(&["completions", "bash"]);
     assert_eq!(completions.status.code(), Some(0));
