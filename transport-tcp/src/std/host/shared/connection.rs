@@ -56,6 +56,8 @@ pub(super) struct Connection {
     failure: Option<(Failure, bool)>,
     /// Late commands that ended after all.
     over: Vec<Cid>,
+    /// Calls that nobody waited for, and that ended between two commands.
+    dropped: usize,
     /// What became of a lost connection: it is read until the controller ends it.
     lingering: Option<Queue>,
 }
@@ -98,6 +100,11 @@ impl Active {
         }
     }
 
+    /// Nobody waits for it any more.
+    pub(super) fn is_abandoned(&self) -> bool {
+        Arc::strong_count(&self.call) == 1
+    }
+
     /// What is to be sent again, or why it is not.
     pub(super) fn into_work(self) -> Result<(Arc<Call>, Work), (Arc<Call>, Error)> {
         match self.failed {
@@ -123,6 +130,7 @@ impl Connection {
             completions: Vec::new(),
             failure: None,
             over: Vec::new(),
+            dropped: 0,
             lingering: None,
         }
     }
@@ -359,11 +367,21 @@ impl Connection {
 
     /// Sends a command of the call, with the next [`Connection::flush`].
     pub(super) fn send(&mut self, index: u32, now: Instant) -> bool {
-        let (Some(Some(active)), Some(queue)) =
-            (self.active.get_mut(index as usize), &mut self.queue)
+        let (Some(slot), Some(queue)) = (self.active.get_mut(index as usize), &mut self.queue)
         else {
             return false;
         };
+        let Some(active) = slot else { return false };
+        if active.is_abandoned() {
+            active.work.stop();
+            if active.pending == 0 {
+                active.job.map(|job| queue.release(job));
+                *slot = None;
+                self.free.push(index);
+                self.dropped += 1;
+            }
+            return false;
+        }
         let (Some((number, sqe, range)), Some(job)) = (active.work.take(), active.job) else {
             return false;
         };
@@ -387,6 +405,11 @@ impl Connection {
             self.unfinished.push_back(index);
         }
         sent
+    }
+
+    /// How many calls ended that nobody waited for, since the last time.
+    pub(super) fn take_dropped(&mut self) -> usize {
+        std::mem::take(&mut self.dropped)
     }
 
     pub(super) fn flush(&mut self) {

@@ -329,7 +329,12 @@ impl Lane {
         let mut connection = lock(&self.connection);
         let (active, changes) = connection.disconnect(linger);
         let mut line = lock(&self.line);
+        let mut dropped = 0;
         for active in active.into_iter().rev() {
+            if active.is_abandoned() {
+                dropped += 1;
+                continue;
+            }
             match active.into_work() {
                 Ok((call, work)) if work.repeats <= MAX_REPEATS => {
                     line.waiting.push_front(Entry { call, work });
@@ -340,7 +345,8 @@ impl Lane {
         }
         drop(line);
         drop(connection);
-        self.load.fetch_sub(ended.len(), Ordering::Relaxed);
+        self.load
+            .fetch_sub(ended.len() + dropped, Ordering::Relaxed);
         (changes, ended)
     }
 
@@ -449,7 +455,8 @@ impl Lane {
         self.blocked
             .store(connection.is_blocked(), Ordering::Relaxed);
         connection.completed(now, ended);
-        self.load.fetch_sub(ended.len() - before, Ordering::Relaxed);
+        let over = ended.len() - before + connection.take_dropped();
+        self.load.fetch_sub(over, Ordering::Relaxed);
     }
 
     /// Begins the first call that may be sent.

@@ -259,6 +259,26 @@ fn a_full_queue_pushes_back() {
 }
 
 #[test]
+fn a_call_that_is_dropped_halfway_ends_there() {
+    let served = Served::start(|config| config.stop_timeout = Duration::from_millis(100));
+    let namespace = open(&host(1), &served, &few(1, 4));
+    let lane = &namespace.handle().inner.lanes[1];
+    // One place is left.
+    let stuck: Vec<_> = (0..3)
+        .map(|_| namespace.read(BLOCKS - 1, vec![0; 512]))
+        .collect();
+    // Several commands one after the other, and one between them.
+    let long = namespace.write(0, noise(1, BYTES - (1 << 20)));
+    let short = namespace.read(BLOCKS - 2, vec![0; 512]);
+    short.wait().unwrap();
+    drop(long);
+    namespace.flush().wait().unwrap();
+    while lane.load() > stuck.len() {
+        thread::yield_now();
+    }
+}
+
+#[test]
 fn an_idle_host_sleeps() {
     let served = Served::start(|_| {});
     let host = host(2);
