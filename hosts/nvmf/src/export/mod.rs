@@ -157,7 +157,7 @@ fn watch(events: Receiver<Event>, stop: Sender<Stop>) -> anyhow::Result<()> {
         let mut why = String::new();
         for event in events {
             match event {
-                Event::Connected | Event::Reconnected => tracing::info!("target: {event}"),
+                Event::Reconnected => tracing::info!("target: {event}"),
                 _ => tracing::warn!("target: {event}"),
             }
             match event {

@@ -99,7 +99,6 @@ impl Watch<'_> {
     fn tell(&mut self, event: &Event) -> anyhow::Result<()> {
         let name = match event {
             Event::Reconnected => return self.ready("reconnected"),
-            Event::Connected => return self.ready("connected"),
             Event::Lost(_) => "lost",
             Event::Reconnecting { .. } => "reconnecting",
             Event::Async(_) => "async",

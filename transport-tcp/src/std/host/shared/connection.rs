@@ -633,3 +633,26 @@ fn may_be_repeated(status: Status) -> bool {
     ];
     !status.dnr && passing.iter().any(|known| status.is(*known))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dnr_is_honoured() {
+        let damaged = Status::TRANSIENT_TRANSPORT_ERROR;
+        assert!(may_be_repeated(damaged));
+        assert!(!may_be_repeated(Status {
+            dnr: true,
+            ..damaged
+        }));
+        assert!(may_be_repeated(Status::COMMAND_INTERRUPTED));
+        for final_one in [
+            Status::SUCCESS,
+            Status::LBA_OUT_OF_RANGE,
+            Status::INTERNAL_ERROR,
+        ] {
+            assert!(!may_be_repeated(final_one), "{final_one}");
+        }
+    }
+}

@@ -14,8 +14,6 @@ use super::super::error::Error;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// The controller is ready, for the first time.
-    Connected,
     /// It is lost, for this reason.
     Lost(Arc<Error>),
     /// An attempt to connect again follows.
@@ -39,7 +37,6 @@ pub enum Event {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Connected => f.write_str("connected"),
             Self::Lost(error) => write!(f, "lost: {error}"),
             Self::Reconnecting { attempt, delay } => {
                 write!(

@@ -324,16 +324,11 @@ impl Inner {
         let Some(found) = state.found else { return };
         state.phase = Phase::Live;
         let fence = Fence::of(&found);
-        let event = match &mut state.recovery {
-            Some(recovery) => {
-                recovery.connected(fence);
-                Event::Reconnected
-            }
-            none => {
-                *none = Some(Recovery::new(self.options.recovery, fence));
-                Event::Connected
-            }
-        };
+        let again = state.recovery.is_some();
+        match &mut state.recovery {
+            Some(recovery) => recovery.connected(fence),
+            none => *none = Some(Recovery::new(self.options.recovery, fence)),
+        }
         let used = usize::from(found.io_queues) + 1;
         for lane in self.lanes.iter().take(used) {
             ended.append(lane.go_live());
@@ -342,8 +337,10 @@ impl Inner {
             lane.hand_over(&self.lanes[1]);
         }
         self.decide(state, ended);
-        // Whoever hears of it can rely on it.
-        self.emit(&event);
+        if again {
+            // Whoever hears of it can rely on it.
+            self.emit(&Event::Reconnected);
+        }
         self.act(state, now, ended);
     }
 
