@@ -79,15 +79,39 @@ impl Network<'_> {
     }
 }
 
-/// What tells a file from every other: its name without detours.
+/// What tells a file from every other, be it there already or not: its name without detours.
 pub(super) fn path_identity(path: &Path) -> String {
-    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    path.display().to_string()
+    let beside = || {
+        let parent = match path.parent() {
+            Some(parent) if parent.as_os_str() != "" => parent,
+            _ => Path::new("."),
+        };
+        let parent = parent.canonicalize().ok()?;
+        Some(parent.join(path.file_name()?))
+    };
+    let found = path.canonicalize().ok().or_else(beside);
+    found
+        .unwrap_or_else(|| path.to_owned())
+        .display()
+        .to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_has_one_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let plain = directory.path().canonicalize().unwrap().join("new");
+        std::fs::create_dir(directory.path().join("sub")).unwrap();
+        let detour = directory.path().join("sub/../new");
+        let identity = path_identity(&plain);
+        assert_eq!(path_identity(&detour), identity);
+        std::fs::write(&plain, "").unwrap();
+        assert_eq!(path_identity(&plain), identity);
+        assert_eq!(path_identity(&detour), identity);
+    }
 
     #[test]
     fn what_is_a_url_and_what_is_a_file() {
