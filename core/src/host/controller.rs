@@ -162,6 +162,8 @@ pub struct Controller {
     pause: Duration,
     /// It is to be shut down, once no other step is under way.
     stop: bool,
+    /// There was an error: what is still answered does not matter.
+    over: bool,
     found: Capabilities,
     oaes: Oaes,
 }
@@ -182,6 +184,7 @@ impl Controller {
             ready_by: now,
             pause: READY_PAUSE.0,
             stop: false,
+            over: false,
             found: Capabilities {
                 cntlid: config.cntlid,
                 cap: Cap::default(),
@@ -237,6 +240,9 @@ impl Controller {
         data: &[u8],
         now: Instant,
     ) -> Result<Option<Event>, Error> {
+        if self.over {
+            return Ok(None);
+        }
         let outcome = match token {
             Token::Step => self.step_completed(cqe, data, now),
             Token::KeepAlive => self.kept_alive(cqe, now).map(|()| None),
@@ -255,6 +261,9 @@ impl Controller {
     /// # Errors
     /// [`Error::Unanswered`]: so many are late that the controller is not worth any more time.
     pub fn timed_out(&mut self, qid: Qid, cid: Cid, now: Instant) -> Result<(), Error> {
+        if self.over {
+            return Ok(());
+        }
         let outcome = self.aborts.timed_out(qid, cid, now);
         outcome.inspect_err(|_| self.end())
     }
@@ -266,6 +275,9 @@ impl Controller {
 
     /// Shuts the controller down, as soon as no other step is under way.
     pub fn shut_down(&mut self, now: Instant) {
+        if self.over {
+            return;
+        }
         self.stop = true;
         self.keep_alive.due = None;
         self.event_due = false;
@@ -307,6 +319,7 @@ impl Controller {
 
     /// Nothing more is asked of the controller.
     fn end(&mut self) {
+        self.over = true;
         (self.turn, self.keep_alive) = (Turn::default(), Turn::default());
         self.event_due = false;
         self.aborts = Aborts::new(Duration::ZERO);

@@ -520,6 +520,12 @@ fn silence_at_any_step_ends_it() {
         assert_eq!(error, Error::Timeout(step));
         assert!(error.to_string().contains(name), "{error}");
         assert_eq!((rig.host.poll_timeout(), rig.poll()), (None, None));
+        // Nor does it when the answer comes after all, or when it is to be shut down.
+        let late = Cqe::new(Cid(0), Status::SUCCESS);
+        let outcome = rig.host.completed(Token::Step, &late, &[], rig.env.now);
+        assert_eq!(outcome, Ok(None));
+        rig.host.shut_down(rig.env.now);
+        assert_eq!((rig.host.poll_timeout(), rig.poll()), (None, None));
     }
 }
 

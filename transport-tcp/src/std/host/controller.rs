@@ -523,6 +523,10 @@ impl Admin {
         const PATIENCE: Duration = Duration::from_secs(1);
         let deadline = Clock::now() + PATIENCE;
         self.machine.shut_down(self.queue.now());
+        if self.machine.poll_timeout().is_none() {
+            // It was lost before.
+            return Ok(());
+        }
         loop {
             let left = deadline.saturating_duration_since(Clock::now());
             if self.step(Some(left))? == Some(Event::ShutDown) {
