@@ -22,6 +22,13 @@ fn target_operations() {
 }
 
 #[test]
+fn host_operations() {
+    replay("host_operations", fuzz::host_operations);
+    mutate("host_operations", fuzz::host_operations, 2000);
+    generate(fuzz::host_operations, 2000);
+}
+
+#[test]
 fn codecs() {
     replay("codecs", fuzz::codecs);
     generate(fuzz::codecs, 20_000);

@@ -2,10 +2,13 @@
 //! panics when something does not.
 
 pub mod codecs;
+pub mod host_operations;
+mod host_scenario;
 pub mod operations;
 pub mod pdu_rx;
 mod scenario;
 
 pub use codecs::codecs;
+pub use host_operations::host_operations;
 pub use operations::operations;
 pub use pdu_rx::pdu_rx;
