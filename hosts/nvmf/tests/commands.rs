@@ -59,6 +59,9 @@ fn namespaces_are_listed() {
         assert!(lines[0].starts_with("URL "), "{lines:?}");
         assert!(lines[2].contains("?nsid=2  2.00 MiB  4096 B"), "{lines:?}");
     }
+    let digests = json(&["list", &format!("{base}?hdr-digest=1")]);
+    let there = format!("{}?nsid=1&hdr-digest=1", url(&target));
+    assert_eq!(digests["Devices"][0]["DevicePath"], there);
     let one = json(&["list", &format!("{}?nsid=2", url(&target))]);
     assert_eq!(one["Devices"].as_array().unwrap().len(), 1);
 

@@ -70,10 +70,15 @@ fn subsystems(url: &Url, options: &Options, failures: &mut Failures) -> anyhow::
     let mut urls: Vec<Url> = Vec::new();
     for Discovered { entry, .. } in discover::all(url, options, failures)? {
         if entry.subtype() == Subtype::Nvm
-            && let Some(url) = discover::url(&entry)
-            && !urls.contains(&url)
+            && let Some(found) = discover::url(&entry)
         {
-            urls.push(url);
+            let found = Url {
+                parameters: url.parameters.clone(),
+                ..found
+            };
+            if !urls.contains(&found) {
+                urls.push(found);
+            }
         }
     }
     Ok(urls)
