@@ -113,7 +113,7 @@ fn options_are_honoured() {
         "128k",
         "--iodepth",
         "32",
-        "--iodepth-batch",
+        "--iodepth_batch",
         "8",
         "--numjobs",
         "2",

@@ -96,7 +96,8 @@ pub(crate) struct Args {
 
     /// Submit so many commands at once, when so many have completed
     /// [default: as many as have completed]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, visible_alias = "iodepth_batch", value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..))]
     iodepth_batch: Option<u16>,
 
     /// Jobs: each has a connection, a thread, and an equal part of the namespace
