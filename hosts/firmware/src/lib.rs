@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`server`] | the interface, the sockets and the target, and the step of the loop: start here |
 //! | [`ram`] | a namespace in memory |
+//! | [`sd`] | SD cards over SPI |
 //!
 //! ```text
 //! let mut server = Server::new(&settings, arena, tables, devices, &mut nic, now());
@@ -22,4 +23,5 @@
 extern crate std;
 
 pub mod ram;
+pub mod sd;
 pub mod server;

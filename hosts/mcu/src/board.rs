@@ -5,12 +5,13 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use cortex_m::peripheral::SYST;
 use cortex_m::peripheral::syst::SystClkSource;
 use cortex_m_rt::exception;
+use embedded_hal::delay::DelayNs;
 use nvmf_core::time::Instant;
 
 use crate::registers::Registers;
 
 /// The processor's clock, in Hz and MHz.
-const CLOCK: u32 = 50_000_000;
+pub(crate) const CLOCK: u32 = 50_000_000;
 const CLOCK_MHZ: u32 = CLOCK / 1_000_000;
 
 /// Registers of the system control.
@@ -125,6 +126,15 @@ impl Clock {
                 return;
             }
         }
+    }
+}
+
+/// Waits in cycles of the processor.
+pub(crate) struct Delay;
+
+impl DelayNs for Delay {
+    fn delay_ns(&mut self, ns: u32) {
+        cortex_m::asm::delay((ns / 1000 + 1) * CLOCK_MHZ);
     }
 }
 

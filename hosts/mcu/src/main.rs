@@ -5,6 +5,7 @@
 mod board;
 mod ethernet;
 mod registers;
+mod ssi;
 
 use core::fmt::Write;
 use core::panic::PanicInfo;
@@ -13,13 +14,14 @@ use cortex_m::peripheral::NVIC;
 use cortex_m::singleton;
 use cortex_m_rt::{entry, exception};
 use nvmf_core::wire::ids::Nqn;
-use nvmf_firmware::ram::Ram;
+use nvmf_firmware::sd::Card;
 use nvmf_firmware::server::{Arena, Server, Settings, Tables};
 use nvmf_tcp::smoltcp::target::{Device, Event};
 use smoltcp::wire::{Ipv4Address, Ipv4Cidr};
 
-use self::board::{Clock, Stack, Uart};
+use self::board::{Clock, Delay, Stack, Uart};
 use self::ethernet::Ethernet;
+use self::ssi::{CardSelect, Ssi};
 
 /// Queues at a time: two associations, of an admin queue and an I/O queue each.
 const CONNECTIONS: usize = 4;
@@ -30,8 +32,6 @@ const RING: usize = 1536;
 /// Buffers of 8 KiB, and of 4 KiB, for data under way.
 const LARGE: usize = 1;
 const SMALL: usize = 3;
-/// Bytes of the namespace in memory.
-const RAM_DISK: usize = 2048;
 
 const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:6e766d66-6d63-7500-8000-0000000000c3";
 const UUID: [u8; 16] = *b"nvmfmcu\0\x80\0\0\0\0\0\0\xc3";
@@ -60,7 +60,6 @@ fn main() -> ! {
     static mut ARENA: Arena<CONNECTIONS, DEPTH, RING, LARGE, SMALL> = Arena::new();
     static mut TABLES: Tables<CONNECTIONS, { LARGE + SMALL }, 1> = Tables::new();
     static mut NIC: Ethernet = Ethernet::new();
-    static mut DISK: [u8; RAM_DISK] = [0; RAM_DISK];
 
     let core = cortex_m::Peripherals::take().expect("taken once");
     board::start_clocks();
@@ -70,8 +69,13 @@ fn main() -> ! {
     NIC.start(mac);
 
     let nqn = singleton!(: Nqn = NQN.parse().expect("an NQN")).expect("made once");
-    let ram = singleton!(: Ram<'static> = Ram::new(DISK)).expect("made once");
-    let disk: Device<'static> = ram;
+    let card = Card::start(Ssi::start(), CardSelect::start(), &mut Delay, Ssi::faster);
+    let card = match card {
+        Ok(card) => card,
+        Err(fault) => panic!("SD card: {fault:?}"),
+    };
+    let card = singleton!(: Card<Ssi, CardSelect> = card).expect("made once");
+    let disk: Device<'static> = card;
     let devices = singleton!(: [Device<'static>; 1] = [disk]).expect("made once");
     let settings = Settings {
         nqn,
