@@ -31,7 +31,7 @@
 //! | 93, 100 | discovery records full of spaces, or without NUL | `discovery::entries_93_and_100_fields_of_discovery_records` |
 //!
 //! Beside them: referrals of discovery controllers in circles and to nowhere; a Keep Alive that is lost;
-//! asynchronous events.
+//! asynchronous events; an Abort that helps; Copy.
 //!
 //! Not here: 44 needs a secure channel, which there is not yet. 101 is why this file exists.
 
@@ -50,4 +50,5 @@ mod flow;
 mod header;
 mod icresp;
 mod keep_alive;
+mod shared;
 mod term_req;
