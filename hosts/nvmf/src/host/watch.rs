@@ -3,15 +3,19 @@ use std::num::NonZero;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use nvmf_core::wire::log::{AsyncEventKind, Notice};
-use nvmf_tcp::std::host::{Association, Event, Host, Url};
+use nvmf_core::host::command::{get_log_page, releasing_events};
+use nvmf_core::wire::ids::Nsid;
+use nvmf_core::wire::log::{AnaGroupDescriptor, AnaLog, AnaLogHeader, LogId};
+use nvmf_core::wire::sqe::AdminOpcode;
+use nvmf_tcp::std::buffer::Buffer;
+use nvmf_tcp::std::host::{Association, Error, Event, Host, Payload, Url};
 use serde_json::{Value, json};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use super::connection::explain;
 use super::interrupt::Interrupt;
-use super::{ConnectArgs, OutputArgs, RecoveryArgs};
+use super::{ConnectArgs, OutputArgs, RecoveryArgs, succeeded};
 use crate::exit;
 
 /// How long an event and Ctrl-C may wait for each other.
@@ -119,13 +123,61 @@ impl Watch<'_> {
         }
         self.line(name, &event.to_string(), details)?;
         match event {
-            Event::Async(event)
-                if event.kind == AsyncEventKind::Notice(Notice::NamespaceAttribute) =>
-            {
-                self.list()
-            }
+            Event::Async(event) => self.look(event.lid),
             _ => Ok(()),
         }
+    }
+
+    /// Reads the log page that an event points at. Before that the controller reports no
+    /// other event of the kind.
+    fn look(&mut self, lid: LogId) -> anyhow::Result<()> {
+        let seen = match lid {
+            LogId::SupportedLogPages => return Ok(()), // no page explains the event
+            LogId::Ana => self.ana(),
+            LogId::ChangedNamespaces => self.log(lid, 0, 4096).map(|_| Vec::new()),
+            _ => self.log(lid, 0, 64).map(|_| Vec::new()),
+        };
+        match seen {
+            // That it is lost is an event of its own.
+            Err(error) => tracing::debug!("cannot read the log page: {error}"),
+            Ok(_) if lid == LogId::ChangedNamespaces => self.list()?,
+            Ok(groups) => {
+                for (group, state) in groups {
+                    let text = format!("namespaces of ANA group {group}: {state}");
+                    self.line("ana", &text, json!({"group": group, "state": state}))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The ANA groups that have namespaces, and their states.
+    fn ana(&self) -> Result<Vec<(u32, String)>, Error> {
+        /// Return Groups Only, without their namespaces.
+        const RGO: u8 = 1;
+        let groups = self.association.identify().wait()?.nanagrpid.get();
+        let len = groups as usize * size_of::<AnaGroupDescriptor>() + size_of::<AnaLogHeader>();
+        let bytes = self.log(LogId::Ana, RGO, u32::try_from(len).unwrap_or(u32::MAX))?;
+        let log = AnaLog::parse(&bytes);
+        Ok(log
+            .into_iter()
+            .flat_map(|log| log.groups())
+            .flatten()
+            .map(|group| {
+                let state = group.descriptor.state().to_string();
+                (group.descriptor.grpid.get(), state)
+            })
+            .collect())
+    }
+
+    /// `len` bytes of a log page.
+    fn log(&self, lid: LogId, lsp: u8, len: u32) -> Result<Vec<u8>, Error> {
+        let mut sqe = releasing_events(get_log_page(lid.code(), Nsid(0), 0, len));
+        sqe.cdw10.set(sqe.cdw10.get() | u32::from(lsp) << 8);
+        let payload = Payload::Read(Buffer::zeroed(len as usize));
+        let done = self.association.admin(&sqe, payload).wait()?;
+        let done = succeeded(done, "Get Log Page", AdminOpcode::GetLogPage.code())?;
+        Ok(done.data().to_vec())
     }
 
     /// There is a controller.
