@@ -7,8 +7,10 @@ import contextlib
 import hashlib
 import json
 import os
+import queue
 import re
 import subprocess
+import threading
 import time
 
 from capture import Capture
@@ -128,6 +130,16 @@ class Host:
         """Connections that the guest's kernel has to hosts."""
         return int(self.target.run("grep -Ec '^ *[0-9]+: [0-9A-F]+:114[4-9A-F] [0-9A-F:]+ 01 ' /proc/net/tcp || :"))
 
+    def busy(self, process):
+        """Waits until what `start` began moves data of namespace 1."""
+
+        def moved():
+            words = self.target.run("cat /sys/block/nullb0/stat").split()
+            return int(words[0]) + int(words[4])
+
+        before = moved()
+        self.until(lambda: moved() > before + 4 or process.poll() is not None, f"{shown(process)} does nothing", 30)
+
     def until(self, condition, complaint, seconds=20):
         deadline = time.monotonic() + seconds
         while not condition():
@@ -146,8 +158,33 @@ class Host:
         return self.target.run(f"dd if={source} {count} 2>/dev/null | md5sum").split()[0]
 
     def flushes(self):
-        """Flushes that the guest's kernel has sent to namespace 2's disk. That disk knows no FUA: it takes a flush for it."""
+        """Flushes that the guest's kernel has sent to namespace 2's disk. It flushes for FUA, too."""
         return int(self.target.run("cat /sys/block/vda/stat").split()[15])
+
+    @contextlib.contextmanager
+    def watched(self, *options):
+        """A `connect --watch`, as a function that waits for its next event of a kind. It must end when it is asked to."""
+        process = self.start("connect", self.url(), "--watch", "--output", "json", *options)
+        lines = queue.Queue()
+        threading.Thread(target=lambda: [lines.put(line) for line in process.stdout], daemon=True).start()
+
+        def wait(kind):
+            deadline = time.monotonic() + 30
+            while time.monotonic() < deadline:
+                with contextlib.suppress(queue.Empty):
+                    told = json.loads(lines.get(timeout=1))
+                    if told["event"] == kind:
+                        return told
+            raise Failed(f"{shown(process)}: no {kind}")
+
+        try:
+            yield wait
+            process.terminate()
+            if process.wait(20) != 0:
+                raise Failed(f"{shown(process)}: status {process.returncode}")
+        finally:
+            process.kill()
+            process.wait()
 
     @contextlib.contextmanager
     def exported(self, nsid, *options):
@@ -371,7 +408,7 @@ def commands(host):
     stored = int(host.target.run("stat -c %b /tmp/file"))
     host.nvmf("discard", host.url(3), "--start-block", "0,1024", "--block-count", "256,256")
     assert int(host.target.run("stat -c %b /tmp/file")) <= stored - 2 * MIB // 512, "the file has no holes"
-    host.refused(TARGET, "Invalid Command Opcode", "verify", host.url(1), "--block-count", 1)
+    host.refused(TARGET, "does not offer Verify", "verify", host.url(1), "--block-count", 1)
     host.refused(TARGET, "Invalid Command Opcode", "io-passthru", host.url(2), "--opcode", 0x7E)
 
 
@@ -490,6 +527,92 @@ def subsystem_gone(host):
     host.read(1, 0, 4096)
 
 
+
+
+@step("what connect --watch sees")
+def watch(host):
+    def namespaces():
+        return [namespace["nsid"] for namespace in wait("namespaces")["namespaces"]]
+
+    with host.watched("--reconnect-delay", 1) as wait:
+        assert wait("connected")["subnqn"] == NQN
+        assert namespaces() == [1, 2, 3]
+        for enable, expected in (0, [1, 2]), (1, [1, 2, 3]), (0, [1, 2]), (1, [1, 2, 3]):
+            host.target.write(f"subsystems/{NQN}/namespaces/3/enable", enable)
+            assert namespaces() == expected
+        for state, expected in ("non-optimized", "Non-Optimized"), ("optimized", "Optimized"):
+            host.target.write("ports/1/ana_groups/1/ana_state", state)
+            told = wait("ana")
+            assert (told["group"], told["state"]) == (1, expected), told
+        removed(host)
+        wait("lost")
+        wait("reconnected")
+
+
+def outlives(heading, disturb, since="6.1"):
+    """A step in which an export and a copy, under load, outlive what `disturb` does to the target."""
+
+    @step(heading, since)
+    def outlive(host):
+        host.allow(f"{NO_COMMAND}|nvmet: ctrl [0-9]+ (keep-alive timer .* expired|fatal error occurred)")
+        # Connections that were given up before they were answered.
+        host.allow("nvmet_tcp: (failed to allocate queue, error -107|queue [0-9]+: received icreq pdu in state 3)")
+        written, copied = host.logs / "written", host.logs / "copied"
+        written.write_bytes(os.urandom(32 * MIB))
+        options = ["--reconnect-delay", 1, "--keep-alive-tmo", 4, "--nr-io-queues", 2]
+        with host.exported(2, *options) as uri:
+            # For 8 s at least, whatever the machine does.
+            convert = ["qemu-img", "convert", "-n", "-r", "4M", "-f", "raw", "-O", "raw", written, uri]
+            writing = subprocess.Popen(convert, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            reading = host.start("copy", host.url(1), copied, "--count", "24M", "--verify", *options)
+            try:
+                host.busy(reading)
+                disturb(host)
+                said = writing.communicate(timeout=90)[1]
+                assert writing.returncode == 0, f"qemu-img: {said}"
+                host.end(reading, 0, 60)
+            finally:
+                for process in writing, reading:
+                    process.kill()
+                    process.wait()
+        came = int(host.target.run("dmesg | grep -c 'nvmet: creating nvm controller'"))
+        assert came >= 4, f"both were to connect twice, but {came} controllers came to be"
+        host.same(2, 0, written.read_bytes())
+        host.same(1, 0, copied.read_bytes())
+
+
+def resets(host):
+    # Linux 6.12 ends all controllers when the most I/O queues that it grants change.
+    for _ in range(5):
+        host.target.run("echo 64 >$subsystem/attr_qid_max && echo 128 >$subsystem/attr_qid_max")
+        host.until(lambda: host.established() > 0, "nobody comes back")
+
+
+def removed(host):
+    host.target.run(f"rm $nvmet/ports/1/subsystems/{NQN}; sleep 3; ln -s $subsystem $nvmet/ports/1/subsystems/")
+
+
+def pulled(host):
+    host.target.run("ip link set eth0 down; sleep 9; ip link set eth0 up; ip route add default via 10.0.2.2")
+
+
+outlives("resets under load", resets, since="6.12")
+outlives("a target that is removed under load and comes back", removed)
+outlives("a cable that is pulled under load, and put back", pulled, since="6.12")
+
+
+@step("a cable that is pulled for good", since="6.12")
+def dead(host):
+    host.allow("nvmet: ctrl [0-9]+ (keep-alive timer .* expired|fatal error occurred)")
+    host.allow("nvmet_tcp: (failed to allocate queue, error -107|queue [0-9]+: received icreq pdu in state 3)")
+    options = ["--keep-alive-tmo", 2, "--reconnect-delay", 1, "--ctrl-loss-tmo", 1]
+    copy = host.start("copy", "/dev/zero", host.url(1), "--count", "1G", *options)
+    host.busy(copy)
+    # It notices by keep alive, and gives up after one attempt to connect, which may take 5 s.
+    host.target.run("ip link set eth0 down; sleep 15; ip link set eth0 up; ip route add default via 10.0.2.2")
+    _, err = host.end(copy, CONNECTION, 20)
+    assert re.search("^nvmf: .* is not complete, .* did not answer ICReq", err, re.MULTILINE), err
+    host.read(1, 0, 4096)
 
 
 @step("a guest that is killed under load")

@@ -16,7 +16,7 @@ use super::noise;
 use super::stamp::{self, Ledger};
 use super::tally::{Tally, Usage};
 use super::workload::{Direction, Job, Limit, Walk};
-use crate::exit::{differs, usage};
+use crate::exit::{differs, gone, usage};
 
 /// How long to wait for any completion before the target counts as gone.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -202,7 +202,7 @@ impl<'a> Lane<'a> {
             if !self.completions.is_empty() {
                 progress = now;
             } else if now - progress > PATIENCE {
-                bail!("the target does not answer any more");
+                return Err(gone("the target does not answer any more"));
             }
             let mut completions = std::mem::take(&mut self.completions);
             for completion in completions.drain(..) {

@@ -4,6 +4,7 @@
 nvmet=/sys/kernel/config/nvmet
 subsystem=$nvmet/subsystems/$NQN
 HARMLESS="$HARMLESS|nvmet: (adding nsid|creating (nvm|discovery) controller)|nvmet_tcp: enabling port"
+HARMLESS="$HARMLESS|nvmet_tcp: queue [0-9]+ unhandled state 11"   # TCP_CLOSING: both ends close at once
 
 # export_device NSID PATH [BUFFERED]: a block device becomes a namespace; or a file, with 1 by way of the page cache.
 export_device() {
