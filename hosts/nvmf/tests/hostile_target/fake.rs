@@ -242,6 +242,8 @@ pub(crate) struct Conn {
     pub(crate) hpda: u8,
     /// Which queue it is, once connected.
     pub(crate) qid: Option<u16>,
+    /// For scripts that count associations.
+    pub(crate) association: usize,
     shared: Arc<Shared>,
     waiting: VecDeque<Command>,
     flow_control: bool,
@@ -260,6 +262,7 @@ impl Conn {
             framing: Framing::default(),
             hpda: 0,
             qid: None,
+            association: 0,
             shared,
             waiting: VecDeque::new(),
             flow_control: true,

@@ -11,6 +11,7 @@
 //! | 35 | R2Ts: one H2CData for each, if it fits | `data::entry_35_one_h2c_data_for_an_r2t` |
 //! | 38 | hangs up, or resets, before ICResp | `icresp::entry_38_hangs_up_before_icresp` |
 //! | 39 | wrong HLEN | `header::entry_39_hlen_is_that_of_the_type` |
+//! | 40 | falls silent while the caller's room in the admin queue is taken | `recovery::entry_40_keep_alive_has_room_while_the_queue_is_full` |
 //! | 41 | wrong header digest, then more PDUs | `header::entry_41_nothing_is_read_behind_a_wrong_header_digest` |
 //! | 42 | a second R2T before the first is answered | `data::entry_42_two_r2ts_at_a_time` |
 //! | 43 | R2T of nothing | `data::entry_43_an_r2t_of_nothing` |
@@ -19,7 +20,8 @@
 //! | 47 | R2T for Write Zeroes | `data::entry_47_write_zeroes_has_no_data` |
 //! | 48 | a window of 4 KiB, and R2Ts for many large writes | `flow::entry_48_a_small_window` |
 //! | 50, 56 | C2HTermReq with FES of all kinds | `term_req::entries_50_and_56_what_a_term_req_says` |
-//! | 52 | says nothing, from each command on | `controller::entry_52_stalls_at_each_command` |
+//! | 51 | is lost with a write under way, and does it late | `recovery::entry_51_no_write_overtakes_one_that_may_still_be_done` |
+//! | 52 | says nothing, from each command on; when it is connected again, too | `controller::entry_52_stalls_at_each_command`, `recovery::entry_52_stalls_while_it_connects_again` |
 //! | 54, 70 | no ICResp, or half of it; SIGINT meanwhile | `icresp::entries_54_and_70_no_icresp`, `icresp::entry_54_interrupted` |
 //! | 55 | R2TO and DATAO out of order | `data::entry_55_offsets_are_in_order` |
 //! | 57 | C2HTermReq, and does not close; nor after H2CTermReq | `term_req::entry_57_somebody_closes` |
@@ -50,5 +52,6 @@ mod flow;
 mod header;
 mod icresp;
 mod keep_alive;
+mod recovery;
 mod shared;
 mod term_req;
