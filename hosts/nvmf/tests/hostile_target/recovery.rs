@@ -179,16 +179,16 @@ fn entry_52_stalls_while_it_connects_again() {
     // Connect, CAP, VS, CC, CSTS, Identify, Set Features, Connect of the I/O queue; and
     // what comes then, before the read or after it.
     for nth in 0..12 {
-        let admin: Arc<Mutex<Option<TcpStream>>> = Arc::default();
-        let kept = Arc::clone(&admin);
+        let sockets: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
+        let kept = Arc::clone(&sockets);
         let (count, hit) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
         let hits = Arc::clone(&hit);
         let fake = Fake::start(
             Setup::default(),
             numbered(move |conn, command, association| {
-                if association == 1 && is_admin_connect(command) {
+                if association == 1 && command.is_fabrics(1) {
                     let socket = conn.socket.try_clone().expect("a descriptor");
-                    *kept.lock().expect("socket") = Some(socket);
+                    kept.lock().expect("sockets").push(socket);
                 }
                 let read = conn.is_io() && command.opcode() == READ;
                 if association < 2 || read || count.fetch_add(1, Ordering::Relaxed) != nth {
@@ -201,12 +201,9 @@ fn entry_52_stalls_while_it_connects_again() {
         );
         let association = attach(&host, &fake, &options);
         let namespace = association.namespace(Nsid(1)).wait().expect("is there");
-        let socket = admin
-            .lock()
-            .expect("socket")
-            .take()
-            .expect("an admin queue");
-        socket.shutdown(Shutdown::Both).expect("is open");
+        for socket in &*sockets.lock().expect("sockets") {
+            socket.shutdown(Shutdown::Both).expect("is open");
+        }
         let read = namespace.read(0, vec![0; BLOCK]).wait();
         read.unwrap_or_else(|error| panic!("command {nth}: {error}"));
         assert!(
