@@ -382,6 +382,7 @@ fn what_makes_no_sense_is_explained() {
         (&[&url, "--bs", "1000"][..], "--bs must be a whole number"),
         (&[&url, "--bs", "2M"], "more than a command may move here"),
         (&[&url, "--size", "2M"], "more than the namespace has"),
+        (&[&url, "-n", "2"], "has no namespace 2"),
         (&[&url, "--numjobs", "9", "--size", "32k"], "too small"),
         (
             &[&url, "--iodepth", "4", "--iodepth-batch", "5"],

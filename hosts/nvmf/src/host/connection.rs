@@ -188,19 +188,21 @@ impl ConnectArgs {
         Ok((association, namespace))
     }
 
-    /// The namespace that the URL names, or the only one, by `count` connections, each of
-    /// which holds `depth` commands or more, if the controller can.
+    /// The namespace that was given, or the only one, by `count` connections, each of which
+    /// holds `depth` commands or more, if the controller can.
     pub(crate) fn namespaces(
         &self,
         url: &Url,
+        namespace_id: Option<u32>,
         count: u16,
         depth: u16,
     ) -> anyhow::Result<Vec<Namespace>> {
+        let nsid = one_nsid(url, namespace_id)?;
         let mut options = self.options();
         options.queue_depth = options.queue_depth.max(depth.into());
         options.io_queues = options.io_queues.max(count);
         let controller = subsystem(url, &options)?;
-        let nsid = given_or_only(url.nsid, || controller.active_namespaces())?;
+        let nsid = given_or_only(nsid, || controller.active_namespaces())?;
         (0..count)
             .map(|_| Ok(controller.namespace(nsid)?))
             .collect()

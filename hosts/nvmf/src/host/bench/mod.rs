@@ -39,7 +39,7 @@ use self::tally::Tally;
 use self::threads::{Cores, together};
 use self::workload::{Direction, Limit, xorshift};
 pub(crate) use self::workload::{Job, Rw};
-use super::{ConnectArgs, OutputArgs};
+use super::{ConnectArgs, OutputArgs, number};
 use crate::exit::usage;
 
 /// How long to run if nothing is said.
@@ -75,6 +75,10 @@ pub(crate) struct Args {
     /// The namespace: nvme+tcp://HOST[:PORT]/NQN?nsid=N; without nsid the only one
     /// [default: memory of this process]
     url: Option<Url>,
+
+    /// The namespace, instead of ?nsid=N
+    #[arg(short, long, value_name = "NSID", value_parser = number::<u32>, requires = "url")]
+    namespace_id: Option<u32>,
 
     /// Without URL, serve nothing instead of memory: zeroes are read, writes vanish
     #[arg(long, conflicts_with = "url")]
@@ -219,7 +223,10 @@ impl Args {
         let Some(url) = url else {
             bail!("there is no target");
         };
-        let mut namespaces = self.connect.namespaces(url, self.numjobs, self.iodepth)?;
+        let nsid = self.namespace_id;
+        let mut namespaces = self
+            .connect
+            .namespaces(url, nsid, self.numjobs, self.iodepth)?;
         if own.is_some() && !self.null && job.rw.reads() {
             fill(&mut namespaces[0])?;
         }
