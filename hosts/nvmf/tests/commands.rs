@@ -208,6 +208,11 @@ fn features_are_shown_and_set() {
     );
     let error = failure(2, &["set-feature", &url, "-f", "0x0e"]);
     assert!(error.contains("the value of Timestamp is data"), "{error}");
+    // Not by mistake, and not instead of this: the version, as -V is elsewhere.
+    let error = failure(2, &["set-feature", &url, "-f", "0x0b"]);
+    assert!(error.contains("Say it with --value"), "{error}");
+    let set = json(&["set-feature", &url, "-f", "0x0b", "-V", "0x100"]);
+    assert_eq!(set["value"], 256);
     let error = failure(4, &["get-feature", &url, "-f", "0xd0"]);
     assert!(
         error.starts_with("Get Features failed: Invalid Field in Command (0/02h)"),

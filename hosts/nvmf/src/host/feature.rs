@@ -59,6 +59,8 @@ pub(crate) struct GetArgs {
 
 /// Set the value of a feature
 #[derive(clap::Args)]
+// -V is --value, as newer releases of nvme-cli have it.
+#[command(disable_version_flag = true)]
 #[command(after_help = "\
 Examples:
   nvmf set-feature nvme+tcp://192.0.2.7/NQN --feature-id 0x0b --value 0x100
@@ -72,8 +74,8 @@ pub(crate) struct SetArgs {
     feature_id: u8,
 
     /// Its new value, command dword 11
-    #[arg(short, long, value_name = "VALUE", value_parser = number::<u32>, default_value = "0")]
-    value: u32,
+    #[arg(short, short_alias = 'V', long, value_name = "VALUE", value_parser = number::<u32>)]
+    value: Option<u32>,
 
     /// Command dword 12
     #[arg(short, long, value_name = "VALUE", value_parser = number::<u32>, default_value = "0")]
@@ -178,10 +180,18 @@ pub(crate) fn set(args: &SetArgs) -> anyhow::Result<()> {
             "the value of {feature} is data: name a file with --data"
         )));
     }
+    let value = match args.value {
+        None if data.is_empty() => {
+            return Err(exit::usage(format!(
+                "what value is {feature} to have? Say it with --value"
+            )));
+        }
+        value => value.unwrap_or(0),
+    };
     let (controller, nsid) = args.scope.connect()?;
     let mut sqe = command(AdminOpcode::SetFeatures, feature, nsid, args.uuid_index);
     sqe.cdw10 |= u32::from(args.save) << 31;
-    sqe.cdw11.set(args.value);
+    sqe.cdw11.set(value);
     sqe.cdw12.set(args.cdw12);
     let payload = match data.len() {
         0 => Payload::Nothing,
@@ -198,7 +208,7 @@ pub(crate) fn set(args: &SetArgs) -> anyhow::Result<()> {
         json!({
             "feature": args.feature_id,
             "name": feature.name(),
-            "value": args.value,
+            "value": value,
             "result": result,
         })
     };
