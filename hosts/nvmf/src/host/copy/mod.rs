@@ -53,9 +53,9 @@ copy is complete, it has no partition table and no file system. Zeroes are not s
 become holes of a file, or Write Zeroes commands.
 
 When the connection to a target is lost, it is made again, and the copy waits for that; the
-options of Recovery say how long. --resume goes on with a copy that was stopped. How far it is stands in DST.part.state for a
-file, and must be kept with --state for others. Ctrl-C stops a copy so that it can be resumed;
-a second one ends it at once.
+options of Recovery say how long. --resume goes on with a copy that was stopped. How far it
+is stands in DST.part.state for a file, and must be kept with --state for others. Ctrl-C stops
+a copy so that it can be resumed; a second one ends it at once.
 
 Examples:
   nvmf copy nvme+tcp://192.0.2.7/NQN disk.img --verify
