@@ -121,6 +121,22 @@ pub(crate) fn gone(message: impl Into<String>) -> anyhow::Error {
     .into()
 }
 
+/// The context of an error: standard output takes no more.
+#[derive(Debug)]
+pub(crate) struct Unprinted;
+
+impl Display for Unprinted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cannot write standard output")
+    }
+}
+
+/// Whoever read standard output has gone, as after `| head`: no news to anybody.
+pub(crate) fn is_unheard(error: &anyhow::Error) -> bool {
+    let cause = error.root_cause().downcast_ref::<io::Error>();
+    error.is::<Unprinted>() && cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}
+
 /// The error, and what to do about it.
 pub(crate) fn hinted(error: Error, hint: String) -> anyhow::Error {
     Hinted { error, hint }.into()

@@ -110,13 +110,11 @@ fn main() -> ExitCode {
         Command::Ping(args) => host::ping::run(&args),
         Command::Export(args) => export::run(args),
         Command::Man(args) => manual::man(&args, Cli::command()),
-        Command::Completions(args) => {
-            manual::completions(&args, Cli::command());
-            Ok(())
-        }
+        Command::Completions(args) => manual::completions(&args, Cli::command()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if exit::is_unheard(&error) => ExitCode::FAILURE,
         Err(error) => {
             // Not by way of the log, which may be filtered. That nobody reads it is
             // no reason to fail in another way.

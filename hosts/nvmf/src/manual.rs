@@ -10,6 +10,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::exit;
+use crate::host::print;
 
 /// Print a manual page (roff)
 #[derive(Args)]
@@ -52,7 +53,9 @@ pub(crate) fn man(args: &ManArgs, mut nvmf: Command) -> anyhow::Result<()> {
             .find_subcommand(name)
             .ok_or_else(|| exit::usage(format!("there is no command `{name}`")))?,
     };
-    page(command, &mut io::stdout().lock()).context("cannot print the page")
+    let mut bytes = Vec::new();
+    page(command, &mut bytes)?;
+    print(&bytes)
 }
 
 fn write_page(directory: &Path, command: &Command) -> anyhow::Result<()> {
@@ -141,8 +144,10 @@ impl<'a> Help<'a> {
 }
 
 /// Prints the completions for `args.shell`.
-pub(crate) fn completions(args: &CompletionsArgs, mut nvmf: Command) {
-    clap_complete::generate(args.shell, &mut nvmf, "nvmf", &mut io::stdout().lock());
+pub(crate) fn completions(args: &CompletionsArgs, mut nvmf: Command) -> anyhow::Result<()> {
+    let mut bytes = Vec::new();
+    clap_complete::generate(args.shell, &mut nvmf, "nvmf", &mut bytes);
+    print(&bytes)
 }
 
 #[cfg(test)]

@@ -384,6 +384,44 @@ fn programs_learn_why_there_is_no_connection() {
 }
 
 #[test]
+fn nobody_is_told_that_nobody_reads() {
+    let target = Target::start(&[]);
+    let url = url(&target);
+    for args in [
+        vec!["id-ctrl", &url],
+        vec!["ping", &url],
+        vec!["demo"],
+        vec!["man", "copy"],
+        vec!["completions", "bash"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let ended = Command::new(env!("CARGO_BIN_EXE_nvmf"))
+            .args(&args)
+            .stdin(Stdio::null())
+            .stdout(writer)
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        assert_eq!(text(&ended.stderr), "", "{args:?}");
+        assert_eq!(ended.status.code(), Some(1), "{args:?}");
+    }
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let ended = Command::new(env!("CARGO_BIN_EXE_nvmf"))
+        .args(["id-ctrl", &url])
+        .stdout(full)
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    let error = text(&ended.stderr);
+    assert!(
+        error.starts_with("nvmf: cannot write standard output: "),
+        "{error}"
+    );
+    assert_eq!(ended.status.code(), Some(1));
+}
+
+#[test]
 fn ping_ends_with_a_summary_when_it_is_interrupted() {
     let target = Target::start(&["--ram", "1M,bs=4096"]);
     let ping = Command::new(env!("CARGO_BIN_EXE_nvmf"))

@@ -139,7 +139,7 @@ pub(crate) fn flush(args: &FlushArgs) -> anyhow::Result<()> {
     let (_, namespace) = args.namespace.attach_once()?;
     namespace.flush().wait()?;
     let json = || json!({"nsid": namespace.nsid().0});
-    Ok(args.output.print(String::new, json)?)
+    args.output.print(String::new, json)
 }
 
 /// Dataset Management, a command a range.
@@ -167,7 +167,7 @@ pub(crate) fn discard(args: &DiscardArgs) -> anyhow::Result<()> {
         namespace.deallocate(*start, *count).wait()?;
     }
     let json = || json!({"nsid": namespace.nsid().0, "ranges": ranges});
-    Ok(args.output.print(String::new, json)?)
+    args.output.print(String::new, json)
 }
 
 /// Write Zeroes.
@@ -183,7 +183,7 @@ pub(crate) fn write_zeroes(args: &ZeroArgs) -> anyhow::Result<()> {
     }
     .wait()?;
     let json = || range_json(&namespace, (start, count));
-    Ok(args.output.print(String::new, json)?)
+    args.output.print(String::new, json)
 }
 
 /// Verify.
@@ -192,7 +192,7 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     let (start, count) = args.range.of(&namespace)?;
     namespace.verify(start, count).wait()?;
     let json = || range_json(&namespace, (start, count));
-    Ok(args.output.print(String::new, json)?)
+    args.output.print(String::new, json)
 }
 
 fn range_json(namespace: &SharedNamespace, (start, count): (u64, u64)) -> serde_json::Value {

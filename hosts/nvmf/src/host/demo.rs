@@ -1,5 +1,5 @@
 //! `nvmf demo`.
-use std::io::{self, Write};
+use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -11,7 +11,7 @@ use nvmf_tcp::std::host::{Controller, Namespace, Options, Url};
 use nvmf_tcp::std::target::{Config, Target};
 
 use super::bench::{HEADING, Job, Rw, measure, noise, parse_seconds};
-use super::connect;
+use super::{connect, print};
 
 /// RAM that is served, in bytes.
 const RAM: u64 = 32 << 20;
@@ -65,8 +65,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn tour(base: &str, args: &Args) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "target    {base}, {} MiB of RAM", RAM >> 20)?;
+    let say = |line: fmt::Arguments<'_>| print(format!("{line}\n").as_bytes());
+    say(format_args!("target    {base}, {} MiB of RAM", RAM >> 20))?;
 
     let entries = Controller::connect(&base.parse()?, &Options::default())?.discover()?;
     let found = entries
@@ -74,7 +74,7 @@ fn tour(base: &str, args: &Args) -> anyhow::Result<()> {
         .filter_map(|entry| entry.subnqn().ok())
         .find(|nqn| !nqn.is_discovery())
         .context("the target offers no subsystem")?;
-    writeln!(out, "discover  {found}")?;
+    say(format_args!("discover  {found}"))?;
 
     let url: Url = format!("{base}/{found}?nsid=1").parse()?;
     for digests in [true, false] {
@@ -87,30 +87,26 @@ fn tour(base: &str, args: &Args) -> anyhow::Result<()> {
         let can = *controller.capabilities();
         let mut namespace = controller.namespace(Nsid(1))?;
         if digests {
-            writeln!(
-                out,
+            say(format_args!(
                 "connect   controller {}, NVMe {}, {} I/O queues granted",
                 can.cntlid, can.vs, can.io_queues
-            )?;
-            writeln!(
-                out,
+            ))?;
+            say(format_args!(
                 "namespace {} blocks of {} bytes",
                 namespace.blocks(),
                 namespace.block_size()
-            )?;
+            ))?;
         }
         verify(&mut namespace, u64::from(digests))?;
         let how = if digests { "with" } else { "without" };
-        writeln!(
-            out,
+        say(format_args!(
             "verify    {} MiB written, read and compared, {how} digests: the same",
             RAM >> 20
-        )?;
-        out.flush()?;
+        ))?;
         if digests {
             continue;
         }
-        writeln!(out, "\n{HEADING}")?;
+        say(format_args!("\n{HEADING}"))?;
         for (rw, iodepth) in [
             (Rw::Randread, 1),
             (Rw::Randwrite, 1),
@@ -126,12 +122,10 @@ fn tour(base: &str, args: &Args) -> anyhow::Result<()> {
                 hipri: false,
             };
             let report = measure(&mut namespace, &job, args.runtime)?;
-            writeln!(out, "{}", report.rows())?;
-            out.flush()?;
+            say(format_args!("{}", report.rows()))?;
         }
     }
-    writeln!(out, "{WHAT_NEXT}")?;
-    Ok(out.flush()?)
+    say(format_args!("{WHAT_NEXT}"))
 }
 
 /// Writes the whole namespace, then reads it back, and has the controller compare.

@@ -128,7 +128,7 @@ pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
     let done = controller.admin(&sqe, payload)?;
     let done = succeeded(done, "Get Features", sqe.opcode)?;
     if args.raw.raw_binary {
-        return Ok(print(done.data())?);
+        return print(done.data());
     }
     let (value, data) = (done.cqe.dw0(), done.data());
     let explained = match args.sel {
@@ -164,7 +164,7 @@ pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
             "fields": json::of_lines(&explained),
         })
     };
-    Ok(args.output.print(text, json)?)
+    args.output.print(text, json)
 }
 
 /// Sets the value.
@@ -212,7 +212,7 @@ pub(crate) fn set(args: &SetArgs) -> anyhow::Result<()> {
             "result": result,
         })
     };
-    Ok(args.output.print(String::new, json)?)
+    args.output.print(String::new, json)
 }
 
 fn command(opcode: AdminOpcode, feature: FeatureId, nsid: Option<Nsid>, uuid_index: u8) -> Sqe {

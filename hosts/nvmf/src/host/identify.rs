@@ -53,13 +53,13 @@ pub(super) struct RawArgs {
 pub(crate) fn controller(args: &ControllerArgs) -> anyhow::Result<()> {
     let identify = args.subsystem.connect()?.identify()?;
     if args.raw.raw_binary {
-        return Ok(print(identify.as_bytes())?);
+        return print(identify.as_bytes());
     }
     let (text, json) = (
         || identify.tree().to_string(),
         || controller_json(&identify),
     );
-    Ok(args.output.print(text, json)?)
+    args.output.print(text, json)
 }
 
 /// A field a line.
@@ -67,10 +67,10 @@ pub(crate) fn namespace(args: &NamespaceIdArgs) -> anyhow::Result<()> {
     let (controller, nsid) = args.namespace.connect()?;
     let identify = controller.identify_namespace(nsid)?;
     if args.raw.raw_binary {
-        return Ok(print(identify.as_bytes())?);
+        return print(identify.as_bytes());
     }
     let (text, json) = (|| identify.tree().to_string(), || namespace_json(&identify));
-    Ok(args.output.print(text, json)?)
+    args.output.print(text, json)
 }
 
 fn controller_json(id: &IdentifyController) -> Value {

@@ -36,12 +36,14 @@ pub(crate) mod watch;
 
 use std::io::{self, Write};
 
+use anyhow::Context;
 use nvmf_tcp::std::host::{Completion, Error};
 use serde_json::Value;
 
 pub(crate) use self::connection::{ConnectArgs, NamespaceArgs, RecoveryArgs, connect};
 use self::connection::{ScopeArgs, SubsystemArgs};
 pub(crate) use crate::exit::Output;
+use crate::exit::Unprinted;
 
 /// What to print.
 #[derive(clap::Args)]
@@ -65,7 +67,7 @@ impl OutputArgs {
         &self,
         text: impl FnOnce() -> String,
         json: impl FnOnce() -> Value,
-    ) -> io::Result<()> {
+    ) -> anyhow::Result<()> {
         let text = match self.output {
             Output::Text => text(),
             Output::Json => format!("{}\n", json()),
@@ -75,10 +77,10 @@ impl OutputArgs {
 }
 
 /// To standard output, all of it.
-fn print(bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn print(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(bytes)?;
-    out.flush()
+    let printed = out.write_all(bytes).and_then(|()| out.flush());
+    printed.context(Unprinted)
 }
 
 /// The completion of a command that succeeded.

@@ -208,7 +208,7 @@ impl CommandArgs {
             std::fs::write(path, data)
                 .with_context(|| format!("cannot write {}", path.display()))?;
         } else if self.raw_binary {
-            return Ok(print(data)?);
+            return print(data);
         }
         let result = done.cqe.result.get();
         let output = OutputArgs {
@@ -222,6 +222,6 @@ impl CommandArgs {
             )
         };
         let json = || json!({"opcode": self.opcode, "name": name, "result": result, "data": json::hex(data)});
-        Ok(output.print(text, json)?)
+        output.print(text, json)
     }
 }

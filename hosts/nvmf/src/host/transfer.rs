@@ -120,7 +120,7 @@ pub(crate) fn read(args: &ReadArgs) -> anyhow::Result<()> {
     }
     let nsid = namespace.nsid().0;
     let json = || json!({"nsid": nsid, "slba": args.start_block, "bytes": left});
-    Ok(args.output.print(String::new, json)?)
+    args.output.print(String::new, json)
 }
 
 fn copy_out(
@@ -185,7 +185,7 @@ impl SendArgs {
     fn report(&self, namespace: &Namespace, bytes: u64) -> anyhow::Result<()> {
         let nsid = namespace.nsid().0;
         let json = || json!({"nsid": nsid, "slba": self.start_block, "bytes": bytes});
-        Ok(self.output.print(String::new, json)?)
+        self.output.print(String::new, json)
     }
 }
 

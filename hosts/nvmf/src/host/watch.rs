@@ -248,7 +248,7 @@ impl Watch<'_> {
             }
             object
         };
-        Ok(self.output.print(|| format!("{time} {text}\n"), json)?)
+        self.output.print(|| format!("{time} {text}\n"), json)
     }
 }
 

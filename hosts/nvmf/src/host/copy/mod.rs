@@ -186,7 +186,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             "verified": verified,
         })
     };
-    Ok(args.output.print(text, json)?)
+    args.output.print(text, json)
 }
 
 /// What cannot be, whatever the ends are.

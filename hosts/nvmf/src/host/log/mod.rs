@@ -136,17 +136,17 @@ pub(crate) fn get(args: &GetArgs) -> anyhow::Result<()> {
     };
     let bytes = log.read(&controller, lpo, len)?;
     if args.raw.raw_binary {
-        return Ok(print(&bytes)?);
+        return print(&bytes);
     }
     let page = page.filter(|_| !args.hex && lpo == 0 && whole == Some(len));
     if let Some(page) = page {
         let decoded = page
             .decode(&bytes)
             .ok_or(Error::Nonsense { command: COMMAND })?;
-        return Ok(args.output.print(|| decoded.text, || decoded.json)?);
+        return args.output.print(|| decoded.text, || decoded.json);
     }
     let json = || json!({"lid": lid, "lpo": lpo, "data": json::hex(&bytes)});
-    Ok(args.output.print(|| hex_dump(&bytes, lpo), json)?)
+    args.output.print(|| hex_dump(&bytes, lpo), json)
 }
 
 /// Prints the health log.
@@ -155,12 +155,12 @@ pub(crate) fn smart(args: &SmartArgs) -> anyhow::Result<()> {
     let log = Log::plain(LogId::SmartHealth, nsid);
     let bytes = log.read(&controller, 0, pages::SMART_LEN)?;
     if args.raw.raw_binary {
-        return Ok(print(&bytes)?);
+        return print(&bytes);
     }
     let decoded = pages::find(log.lid)
         .and_then(|page| page.decode(&bytes))
         .ok_or(Error::Nonsense { command: COMMAND })?;
-    Ok(args.output.print(|| decoded.text, || decoded.json)?)
+    args.output.print(|| decoded.text, || decoded.json)
 }
 
 const COMMAND: &str = "Get Log Page";
