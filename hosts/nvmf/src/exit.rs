@@ -103,6 +103,25 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     .into()
 }
 
+/// What clap says of the command line, as one line: the message without what it adds.
+pub(crate) fn misuse(text: &str) -> anyhow::Error {
+    let message = text.split("\n\n").next().unwrap_or_default();
+    let message = message.strip_prefix("error: ").unwrap_or(message);
+    let words: Vec<&str> = message.split_whitespace().collect();
+    usage(words.join(" "))
+}
+
+/// Whether arguments ask for JSON, though they make no sense.
+pub(crate) fn asks_for_json(args: &[String]) -> bool {
+    let joined = ["-ojson", "--output=json", "--output-format=json"];
+    let apart = ["-o", "--output", "--output-format"];
+    let mut before = "";
+    args.iter().any(|arg| {
+        let name = std::mem::replace(&mut before, arg);
+        joined.contains(&arg.as_str()) || arg == "json" && apart.contains(&name)
+    })
+}
+
 /// Data are not what they should be.
 pub(crate) fn differs(message: impl Into<String>) -> anyhow::Error {
     Failure {

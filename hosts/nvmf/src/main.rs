@@ -81,7 +81,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let matches = Cli::command().get_matches();
+    let matches = Cli::command()
+        .try_get_matches()
+        .unwrap_or_else(|error| misused(error));
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     start_log(&cli);
     let outcome = match cli.command {
@@ -123,6 +125,17 @@ fn main() -> ExitCode {
             ExitCode::from(Exit::of(&error) as u8)
         }
     }
+}
+
+/// The command line makes no sense, or asks for help.
+fn misused(error: clap::Error) -> ! {
+    let args: Vec<String> = std::env::args().collect();
+    if !error.use_stderr() || !exit::asks_for_json(&args) {
+        error.exit()
+    }
+    let line = exit::describe(&exit::misuse(&error.to_string()), Output::Json);
+    let _ = writeln!(std::io::stderr(), "{line}");
+    std::process::exit(Exit::Usage as i32)
 }
 
 /// What the command's output is for, if it lets one choose.

@@ -381,6 +381,14 @@ fn programs_learn_why_there_is_no_connection() {
         "{usage}"
     );
     json_failure(2, &["read", &url(&target)]);
+    for (arguments, error) in [
+        (vec!["flush"], "arguments were not provided: <URL>"),
+        (vec!["flush", "192.0.2.7"], "a URL begins with nvme+tcp://"),
+        (vec!["no-such"], "unrecognized subcommand 'no-such'"),
+    ] {
+        let told = json_failure(2, &arguments);
+        assert!(told["error"].as_str().unwrap().contains(error), "{told}");
+    }
 }
 
 #[test]
