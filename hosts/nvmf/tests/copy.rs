@@ -211,6 +211,32 @@ fn a_copy_that_cannot_be_changes_nothing() {
 }
 
 #[test]
+fn the_state_replaces_no_other_file() {
+    let target = Target::start(&["--ram", "4M"]);
+    let files = Files::new();
+    let disk = ns(&target, 1);
+    let source = files.write("source", &noise(3, 2 * MIB));
+    let notes = files.write("notes", b"mine");
+    let (new, part) = (files.path("new"), files.path("new.part"));
+    for (to, state, exit) in [
+        (&disk, &source, 2),
+        (&new, &new, 2),
+        (&new, &part, 2),
+        (&disk, &notes, 1),
+    ] {
+        let error = failure(exit, &["copy", &source, to, "--state", state]);
+        assert!(error.contains("--state"), "{error}");
+        assert_eq!(files.names(), ["notes", "source"], "{to} {state}");
+    }
+    assert_eq!(fs::read(&notes).unwrap(), b"mine");
+    assert!(read(&disk).iter().all(|byte| *byte == 0));
+    // A file that is empty is one for this.
+    let empty = files.write("state", b"");
+    output(&["copy", &source, &disk, "--state", &empty]);
+    assert_eq!(files.names(), ["notes", "source"]);
+}
+
+#[test]
 fn a_source_that_ends_early_leaves_nothing_that_looks_whole() {
     let target = Target::start(&["--ram", "8M"]);
     let files = Files::new();

@@ -14,7 +14,7 @@ mod source;
 mod state;
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ use nvmf::block::spec::parse_size;
 use serde_json::json;
 
 pub(super) use self::destination::Destination;
-use self::location::{Location, Network};
+use self::location::{Location, Network, path_identity};
 use self::source::Source;
 use self::state::{Copy, State};
 use super::interrupt::Interrupt;
@@ -259,6 +259,16 @@ fn state(
     offset: u64,
     total: Option<u64>,
 ) -> anyhow::Result<(Option<State>, u64)> {
+    if let Some(path) = &args.state {
+        let ends = [&source.identity, &destination.identity];
+        let part = path_identity(Path::new(&destination.part()));
+        let name = path_identity(path);
+        if name == part || ends.contains(&&Some(name)) {
+            return Err(exit::usage(
+                "--state is one end of the copy: name a file of its own",
+            ));
+        }
+    }
     let path = args.state.clone().or_else(|| destination.state_path());
     let copy = match (&source.identity, &destination.identity, total) {
         (Some(identity), Some(destination), Some(count)) => Some(Copy {
@@ -273,6 +283,7 @@ fn state(
     match (path, copy) {
         (Some(path), Some(copy)) => {
             let state = State::new(path, copy);
+            state.check()?;
             let done = if args.resume { state.load()? } else { 0 };
             Ok((Some(state), done))
         }

@@ -29,17 +29,35 @@ impl State {
         Self { path, copy }
     }
 
-    /// Bytes that an earlier copy got done; 0 if there was none.
-    pub(super) fn load(&self) -> anyhow::Result<u64> {
+    /// What an earlier copy left, and how many bytes it got done. A file of anything else
+    /// is not ours to replace.
+    fn read(&self) -> anyhow::Result<Option<(Value, u64)>> {
         let name = self.path.display();
-        let text = match fs::read_to_string(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        let bytes = match fs::read(&self.path) {
+            Ok(bytes) if bytes.is_empty() => return Ok(None),
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("cannot read {name}")),
         };
-        let value: Value = serde_json::from_str(&text).unwrap_or_default();
-        let Some(done) = value["done"].as_u64() else {
-            bail!("{name} makes no sense; begin anew without --resume");
+        let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        match value["done"].as_u64() {
+            Some(done) => Ok(Some((value, done))),
+            None => bail!(
+                "{name} does not say how far a copy is: remove it, or name another file with \
+                 --state"
+            ),
+        }
+    }
+
+    /// Fails if the file is one of something else.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        self.read().map(drop)
+    }
+
+    /// Bytes that an earlier copy got done; 0 if there was none.
+    pub(super) fn load(&self) -> anyhow::Result<u64> {
+        let Some((value, done)) = self.read()? else {
+            return Ok(0);
         };
         let now = self.json(done);
         for key in ["source", "version", "destination", "offset", "count"] {
@@ -65,7 +83,10 @@ impl State {
             file.sync_all()?;
             fs::rename(new, &self.path)
         };
-        save().with_context(|| format!("cannot write {}", self.path.display()))
+        save()
+            // No half of it stays.
+            .inspect_err(|_| drop(fs::remove_file(new)))
+            .with_context(|| format!("cannot write {}", self.path.display()))
     }
 
     /// It is over.
@@ -142,13 +163,12 @@ mod tests {
             assert!(error.to_string().contains(what), "{error}");
         }
         fs::write(&path, "{}").unwrap();
-        assert!(
-            state
-                .load()
-                .unwrap_err()
-                .to_string()
-                .contains("makes no sense")
-        );
+        let error = state.load().unwrap_err().to_string();
+        assert!(error.contains("does not say how far"), "{error}");
+        assert_eq!(state.check().unwrap_err().to_string(), error);
+        fs::write(&path, "").unwrap();
+        state.check().unwrap();
+        assert_eq!(state.load().unwrap(), 0);
         state.remove();
         assert_eq!(state.load().unwrap(), 0);
     }
