@@ -134,6 +134,20 @@ fn a_target_that_comes_back_is_told() {
 }
 
 #[test]
+fn a_target_that_refuses_is_given_up_for_that_reason() {
+    let target = Target::start(&["--ram", "1M"]);
+    let watch = Watch::start(&url(&target), &["-c", "1", "-l", "-1"]);
+    watch.wait("connected");
+    let address = target.addr;
+    drop(target);
+    let other = ["--ram", "1M", "--nqn", "nqn.2014-08.org.example:other"];
+    let _target = Target::start_at(address, &other);
+    let (status, error) = watch.end();
+    assert_eq!(status.code(), Some(3), "{error}");
+    assert!(error.contains("Connect Invalid Parameters"), "{error}");
+}
+
+#[test]
 fn a_target_that_stays_away_is_given_up() {
     let target = Target::start(&["--ram", "1M"]);
     let watch = Watch::start(&url(&target), &["-c", "1", "-l", "0"]);

@@ -37,8 +37,7 @@ use signal_hook::iterator::Signals;
 use self::address::Address;
 use self::server::Server;
 use self::volume::Volume;
-use crate::exit;
-use crate::host::{NamespaceArgs, OutputArgs, RecoveryArgs};
+use crate::host::{NamespaceArgs, OutputArgs, RecoveryArgs, given_up};
 
 /// How long what is under way may take once the server is told to stop.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -122,8 +121,8 @@ pub(crate) struct Args {
 /// Why the server stops.
 enum Stop {
     Signal,
-    /// The controller was given up, for this reason.
-    Gone(String),
+    /// The controller was given up.
+    Gone,
 }
 
 /// Serves until a signal comes, or the controller is given up.
@@ -140,8 +139,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let why = stops.recv();
     tracing::info!("stopping: finishing what is under way");
     let finished = server.stop(PATIENCE);
-    if let Ok(Stop::Gone(why)) = why {
-        return Err(exit::gone(format!("the target is given up{why}")));
+    if matches!(why, Ok(Stop::Gone)) {
+        return Err(given_up(&association));
     }
     if !finished {
         let patience = PATIENCE.as_secs();
@@ -154,19 +153,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 /// Logs what happens to the association, and stops the server at its end.
 fn watch(events: Receiver<Event>, stop: Sender<Stop>) -> anyhow::Result<()> {
     let watch = move || {
-        let mut why = String::new();
         for event in events {
             match event {
                 Event::Reconnected => tracing::info!("target: {event}"),
                 _ => tracing::warn!("target: {event}"),
             }
-            match event {
-                Event::Lost(error) => why = format!(": {error}"),
-                Event::Gone => {
-                    // Nobody listens if it stops already.
-                    let _ = stop.send(Stop::Gone(std::mem::take(&mut why)));
-                }
-                _ => {}
+            if matches!(event, Event::Gone) {
+                // Nobody listens if it stops already.
+                let _ = stop.send(Stop::Gone);
             }
         }
     };

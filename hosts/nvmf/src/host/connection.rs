@@ -284,6 +284,14 @@ fn one_nsid(url: &Url, option: Option<u32>) -> anyhow::Result<Option<Nsid>> {
     }
 }
 
+/// There will be no controller any more. What commands end with now says why: the last
+/// attempt to connect failed so.
+pub(crate) fn given_up(association: &Association) -> anyhow::Error {
+    let why = association.identify().wait().err();
+    let why = why.map(|error| format!(": {error}")).unwrap_or_default();
+    exit::gone(format!("the target is given up{why}"))
+}
+
 fn subsystem(url: &Url, options: &Options) -> anyhow::Result<Controller> {
     names_subsystem(url)?;
     connect(url, options)

@@ -40,7 +40,7 @@ use anyhow::Context;
 use nvmf_tcp::std::host::{Completion, Error};
 use serde_json::Value;
 
-pub(crate) use self::connection::{ConnectArgs, NamespaceArgs, RecoveryArgs, connect};
+pub(crate) use self::connection::{ConnectArgs, NamespaceArgs, RecoveryArgs, connect, given_up};
 use self::connection::{ScopeArgs, SubsystemArgs};
 pub(crate) use crate::exit::Output;
 use crate::exit::Unprinted;

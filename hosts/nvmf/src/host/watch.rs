@@ -15,8 +15,7 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use super::connection::explain;
 use super::interrupt::Interrupt;
-use super::{ConnectArgs, OutputArgs, RecoveryArgs, succeeded};
-use crate::exit;
+use super::{ConnectArgs, OutputArgs, RecoveryArgs, given_up, succeeded};
 
 /// How long an event and Ctrl-C may wait for each other.
 const LOOK: Duration = Duration::from_millis(100);
@@ -72,21 +71,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if !args.watch {
         return Ok(());
     }
-    let mut why = None;
     while !interrupt.came_before(Instant::now()) {
         match events.recv_timeout(LOOK) {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
-            Ok(Event::Gone) => {
-                let why = why.unwrap_or_default();
-                return Err(exit::gone(format!("the target is given up{why}")));
-            }
-            Ok(event) => {
-                if let Event::Lost(error) = &event {
-                    why = Some(format!(": {error}"));
-                }
-                watch.tell(&event)?;
-            }
+            Ok(Event::Gone) => return Err(given_up(&watch.association)),
+            Ok(event) => watch.tell(&event)?,
         }
     }
     Ok(())
