@@ -43,9 +43,8 @@ pub(super) struct Connection {
     machine: Machine,
     pub(super) account: Account,
     socket: Option<TcpStream>,
-    /// The socket of a host that closed. It is closed with this, when no device has anything
-    /// of it any more: so a host that shut its side and waits for the end knows that none of
-    /// its writes comes late.
+    /// The socket, after the end. It is closed with this, when no device has anything of the
+    /// connection any more: so a host that sees our end knows that none of its writes comes late.
     _ended: Option<TcpStream>,
     peer: SocketAddr,
     outbox: Option<Outbox>,
@@ -139,8 +138,7 @@ impl Connection {
             .receive(scratch, local)
             .and_then(|more| Ok(self.transmit(local)? || more));
         let more = outcome.unwrap_or_else(|lost| {
-            let socket = self.close(&lost, local);
-            self._ended = socket.filter(|_| matches!(lost, Lost::Closed));
+            self.close(&lost, local);
             false
         });
         self.notices(local);
@@ -336,10 +334,13 @@ impl Connection {
         Ok(self.writable)
     }
 
-    /// Closes the connection, whose socket is returned. The machine may have to live on until
+    /// Closes the connection. The machine, and with it the socket, may have to live on until
     /// devices are done. Its reason, if it has one, came first.
-    fn close(&mut self, reason: &dyn fmt::Display, local: &mut Local) -> Option<TcpStream> {
-        let socket = self.socket.take()?;
+    fn close(&mut self, reason: &dyn fmt::Display, local: &mut Local) {
+        let Some(socket) = self.socket.take() else {
+            return;
+        };
+        self._ended = Some(socket);
         self.notices(local);
         match self.machine.closing() {
             Some(first) => self.log_closed(&first),
@@ -349,7 +350,6 @@ impl Connection {
         self.outbox = None;
         let (machine, mut surroundings) = self.split(local);
         machine.connection_closed(&mut surroundings);
-        Some(socket)
     }
 
     /// Closes the socket if the machine wants that, once its last word is written.

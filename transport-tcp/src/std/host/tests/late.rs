@@ -1,6 +1,9 @@
-//! A write that a device still has when its host lets the connection go.
+//! A write that a device still has when its connection ends.
 use std::sync::{Condvar, Mutex};
 
+use nvmf_core::wire::property::Property;
+
+use super::super::IoQueue;
 use super::*;
 
 /// Longer than anything here takes, on any machine.
@@ -96,6 +99,23 @@ impl Device for Handle {}
 /// more: see `nvmf_core::host::recovery`.
 #[test]
 fn a_connection_does_not_end_before_its_writes() {
+    ends_after_its_write(|_, controller, queue| {
+        assert!(queue.linger());
+        controller
+    });
+}
+
+#[test]
+fn nor_does_one_that_the_target_ends() {
+    ends_after_its_write(|served, controller, _| {
+        let disable = command::property_set(Property::Cc, 0);
+        controller.admin(&disable, Payload::Nothing).unwrap();
+        served.connect(&Options::default())
+    });
+}
+
+/// `end` ends the connection of a queue, and gives a controller to ask on.
+fn ends_after_its_write(end: impl FnOnce(&Served, Controller, &mut IoQueue) -> Controller) {
     let slow = Slow {
         memory: Memory(Arc::new(Mapping::new(BYTES).unwrap())),
         gate: Arc::default(),
@@ -111,8 +131,8 @@ fn a_connection_does_not_end_before_its_writes() {
     queue.submit(&write, Payload::Write(data), 0).unwrap();
     gate.wait_for_a_write();
 
-    assert!(queue.linger());
-    // The target's only worker takes these after the end of our side.
+    let controller = end(&served, controller, &mut queue);
+    // The target's only worker takes these after the end.
     for _ in 0..2 {
         controller.identify().unwrap();
     }
