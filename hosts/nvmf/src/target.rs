@@ -398,7 +398,13 @@ fn default_nqn(listen: &[SocketAddr]) -> Nqn {
         .find(|id| !id.trim().is_empty())
         .unwrap_or_default();
     let address = listen.first().map(SocketAddr::to_string);
-    let name = format!("{} {}", machine.trim(), address.unwrap_or_default());
+    // A port that the system chooses does not tell one target from another.
+    let once = match listen.first() {
+        Some(address) if address.port() != 0 => String::new(),
+        _ => fs::read_to_string("/proc/sys/kernel/random/uuid")
+            .unwrap_or_else(|_| std::process::id().to_string()),
+    };
+    let name = format!("{} {}{once}", machine.trim(), address.unwrap_or_default());
     let uuid = Uuid::new_v5(&NAME_SPACE, name.as_bytes());
     format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}")
         .parse()
@@ -523,6 +529,7 @@ mod tests {
         let name = |text: &str| default_nqn(&[text.parse().unwrap()]);
         assert_eq!(name("127.0.0.1:4420"), name("127.0.0.1:4420"));
         assert_ne!(name("127.0.0.1:4420"), name("127.0.0.1:4421"));
+        assert_ne!(name("127.0.0.1:0"), name("127.0.0.1:0"));
         assert!(name("127.0.0.1:4420").has_prefix());
     }
 
