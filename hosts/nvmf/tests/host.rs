@@ -55,6 +55,38 @@ fn demo_works_in_one_go() {
 }
 
 #[test]
+fn demo_tells_programs_the_same() {
+    let document = json(&["demo", "--runtime", "0.1"]);
+    assert_eq!(document["ram"], 32 << 20, "{document}");
+    assert_eq!(document["blocks"], (32 << 20) / BLOCK, "{document}");
+    assert_eq!(document["block_size"], BLOCK, "{document}");
+    for how in ["with_digests", "without_digests"] {
+        assert_eq!(document["verified"][how], 32 << 20, "{document}");
+    }
+    let jobs = document["jobs"].as_array().expect("jobs");
+    let measured: Vec<_> = jobs
+        .iter()
+        .map(|job| {
+            let options = &job["job options"];
+            let rw = options["rw"].as_str().expect("rw");
+            let direction = rw.trim_start_matches("rand");
+            let iops = job[direction]["iops"].as_f64().expect("IOPS");
+            assert!(iops > 0.0, "{job}");
+            (rw, options["iodepth"].as_str().expect("iodepth"))
+        })
+        .collect();
+    assert_eq!(
+        measured,
+        [
+            ("randread", "1"),
+            ("randwrite", "1"),
+            ("randread", "32"),
+            ("randwrite", "32")
+        ]
+    );
+}
+
+#[test]
 fn what_is_offered_can_be_used() {
     let target = Target::start(&["--ram", "1M", "--ram", "2M,bs=4096"]);
     let base = format!("nvme+tcp://{}", target.addr);

@@ -9,9 +9,10 @@ use nvmf_core::wire::ids::{Nqn, Nsid};
 use nvmf_tcp::std::catalog::Subsystem;
 use nvmf_tcp::std::host::{Controller, Namespace, Options, Url};
 use nvmf_tcp::std::target::{Config, Target};
+use serde_json::{Value, json};
 
 use super::bench::{HEADING, Job, Rw, measure, noise, parse_seconds};
-use super::{connect, print};
+use super::{Output, OutputArgs, connect, print};
 
 /// RAM that is served, in bytes.
 const RAM: u64 = 32 << 20;
@@ -34,12 +35,16 @@ Try next:
 /// connects, writes and verifies, and measures for a few seconds. Leaves nothing behind.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Example:
-  nvmf demo --runtime 0.5")]
+Examples:
+  nvmf demo --runtime 0.5
+  nvmf demo --output json")]
 pub(crate) struct Args {
     /// Seconds for each measurement
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, default_value = "1")]
     runtime: Duration,
+
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// All of it.
@@ -65,7 +70,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn tour(base: &str, args: &Args) -> anyhow::Result<()> {
-    let say = |line: fmt::Arguments<'_>| print(format!("{line}\n").as_bytes());
+    let say = |line: fmt::Arguments<'_>| match args.output.output {
+        Output::Text => print(format!("{line}\n").as_bytes()),
+        Output::Json => Ok(()),
+    };
+    let mut document = json!({"target": base, "ram": RAM, "jobs": []});
     say(format_args!("target    {base}, {} MiB of RAM", RAM >> 20))?;
 
     let entries = Controller::connect(&base.parse()?, &Options::default())?.discover()?;
@@ -75,6 +84,7 @@ fn tour(base: &str, args: &Args) -> anyhow::Result<()> {
         .find(|nqn| !nqn.is_discovery())
         .context("the target offers no subsystem")?;
     say(format_args!("discover  {found}"))?;
+    document["subnqn"] = found.to_string().into();
 
     let url: Url = format!("{base}/{found}?nsid=1").parse()?;
     for digests in [true, false] {
@@ -96,6 +106,11 @@ fn tour(base: &str, args: &Args) -> anyhow::Result<()> {
                 namespace.blocks(),
                 namespace.block_size()
             ))?;
+            document["cntlid"] = can.cntlid.0.into();
+            document["version"] = can.vs.to_string().into();
+            document["io_queues"] = can.io_queues.into();
+            document["blocks"] = namespace.blocks().into();
+            document["block_size"] = namespace.block_size().into();
         }
         verify(&mut namespace, u64::from(digests))?;
         let how = if digests { "with" } else { "without" };
@@ -103,6 +118,7 @@ fn tour(base: &str, args: &Args) -> anyhow::Result<()> {
             "verify    {} MiB written, read and compared, {how} digests: the same",
             RAM >> 20
         ))?;
+        document["verified"][format!("{how}_digests")] = RAM.into();
         if digests {
             continue;
         }
@@ -123,9 +139,12 @@ fn tour(base: &str, args: &Args) -> anyhow::Result<()> {
             };
             let report = measure(&mut namespace, &job, args.runtime)?;
             say(format_args!("{}", report.rows()))?;
+            if let Value::Array(jobs) = &mut document["jobs"] {
+                jobs.push(report.entry());
+            }
         }
     }
-    say(format_args!("{WHAT_NEXT}"))
+    args.output.print(|| format!("{WHAT_NEXT}\n"), || document)
 }
 
 /// Writes the whole namespace, then reads it back, and has the controller compare.

@@ -91,6 +91,14 @@ impl Report {
 
     /// In fio's shape.
     pub(crate) fn json(&self) -> Value {
+        json!({
+            "nvmf version": env!("CARGO_PKG_VERSION"),
+            "jobs": [self.entry()],
+        })
+    }
+
+    /// An entry of fio's `jobs`.
+    pub(crate) fn entry(&self) -> Value {
         let job = &self.job;
         let (user, system) = self.cpu();
         let switches = self.tally.usage.switches;
@@ -120,10 +128,7 @@ impl Report {
             put("reference", self.reference_json(comparison));
             put("ratio", json!(comparison.ratio()));
         }
-        json!({
-            "nvmf version": env!("CARGO_PKG_VERSION"),
-            "jobs": [entry],
-        })
+        Value::Object(entry)
     }
 
     fn options(&self) -> Value {
