@@ -142,6 +142,7 @@ fn a_target_that_refuses_is_given_up_for_that_reason() {
     drop(target);
     let other = ["--ram", "1M", "--nqn", "nqn.2014-08.org.example:other"];
     let _target = Target::start_at(address, &other);
+    assert!(watch.wait("not-reconnected")["error"].is_string());
     let (status, error) = watch.end();
     assert_eq!(status.code(), Some(3), "{error}");
     assert!(error.contains("Connect Invalid Parameters"), "{error}");

@@ -95,6 +95,7 @@ impl Watch<'_> {
             Event::Reconnected => return self.ready("reconnected"),
             Event::Lost(_) => "lost",
             Event::Reconnecting { .. } => "reconnecting",
+            Event::NotReconnected(_) => "not-reconnected",
             Event::Async(_) => "async",
             Event::NamespaceChanged(_) => "namespace",
             Event::Gone => "gone",
@@ -102,7 +103,9 @@ impl Watch<'_> {
         };
         let mut details = json!({"message": event.to_string()});
         match event {
-            Event::Lost(error) => details["error"] = error.to_string().into(),
+            Event::Lost(error) | Event::NotReconnected(error) => {
+                details["error"] = error.to_string().into();
+            }
             Event::Reconnecting { attempt, delay } => {
                 details["attempt"] = (*attempt).into();
                 details["delay_s"] = delay.as_secs_f64().into();

@@ -23,6 +23,8 @@ pub enum Event {
         /// When it is made.
         delay: Duration,
     },
+    /// The attempt failed, for this reason.
+    NotReconnected(Arc<Error>),
     /// The controller is ready again.
     Reconnected,
     /// The controller reports an asynchronous event.
@@ -45,6 +47,7 @@ impl fmt::Display for Event {
                     delay.as_secs_f32()
                 )
             }
+            Self::NotReconnected(error) => write!(f, "not reconnected: {error}"),
             Self::Reconnected => f.write_str("reconnected"),
             Self::Async(event) => write!(f, "asynchronous event: {event}"),
             Self::NamespaceChanged(nsid) => write!(f, "namespace {} changed", nsid.0),

@@ -391,7 +391,7 @@ impl Inner {
             state.lost = Some(association);
             recovery.lost(association, changes, now);
         } else {
-            tracing::debug!(error = %failure.error(address), "cannot reconnect");
+            self.emit(&Event::NotReconnected(Arc::new(failure.error(address))));
             let failure = match &failure {
                 Failure::Controller(error) => recovery::Failure::from(error),
                 _ => recovery::Failure::Transient,
