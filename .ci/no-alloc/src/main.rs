@@ -178,9 +178,7 @@ impl<'a> Env for Board<'a> {
         let controllers = self.controllers;
         let range = (Cntlid(1), Cntlid(2));
         let state = |id: Cntlid| &controllers[usize::from(id == Cntlid(2))];
-        self.registry
-            .create(subsystem, range, host, state)
-            .copied()
+        self.registry.create(subsystem, range, host, state).copied()
     }
 
     fn join_controller(
@@ -228,7 +226,10 @@ impl<'a> Backend for Board<'a> {
     }
 }
 
-fn perform(memory: &mut [u8; MEMORY], request: &mut Request<&mut Memory>) -> Result<(), MediaError> {
+fn perform(
+    memory: &mut [u8; MEMORY],
+    request: &mut Request<&mut Memory>,
+) -> Result<(), MediaError> {
     let (Op::Read(extent) | Op::Write { extent, .. } | Op::WriteZeroes { extent, .. }) = request.op
     else {
         return Ok(());
