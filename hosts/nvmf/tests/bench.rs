@@ -2,8 +2,11 @@
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 #[allow(dead_code, reason = "other tests need the rest")]
@@ -427,4 +430,95 @@ fn what_makes_no_sense_is_explained() {
         assert_eq!(failed.status.code(), Some(2), "{args:?}: {error}");
         assert!(error.contains(explanation), "{args:?}: {error}");
     }
+}
+
+/// A bench that would go on for an hour, and has done something. Dropping it ends it.
+struct Running(Child);
+
+impl Running {
+    fn start(args: &[&str]) -> Self {
+        let child = Command::new(env!("CARGO_BIN_EXE_nvmf"))
+            .arg("bench")
+            .args(args)
+            .args(["--runtime", "3600", "--eta", "always"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let mut running = Self(child);
+        let stderr = running.0.stderr.as_mut().expect("piped");
+        let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
+        let done = |line: String| line.contains(" IOPS ") && !line.contains(" 0 IOPS ");
+        assert!(lines.any(done), "it has ended");
+        running
+    }
+
+    fn interrupt(&self) {
+        kill_process(Pid::from_child(&self.0), Signal::INT).expect("it is there");
+    }
+
+    /// Its exit status, and what it has printed. Until it ends, it gets `impatience`.
+    fn end(mut self, impatience: impl Fn(&Self)) -> (Option<i32>, String) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.0.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "it goes on");
+            impatience(&self);
+            thread::sleep(Duration::from_millis(20));
+        }
+        let mut shown = String::new();
+        let mut stdout = self.0.stdout.take().expect("piped");
+        stdout.read_to_string(&mut shown).unwrap();
+        (self.0.wait().unwrap().code(), shown)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn an_interrupted_run_is_reported() {
+    let target = Target::start(&["--ram", "4M"]);
+    let url = url(&target);
+    let common = ["--bs", "4k", "--iodepth", "4", "--numjobs", "2"];
+
+    let running = Running::start(&[&[&url[..]], &common[..]].concat());
+    running.interrupt();
+    let (exit, shown) = running.end(|_| ());
+    assert_eq!(exit, Some(0), "{shown}");
+    assert!(shown.contains("randread 4 KiB qd 4"), "{shown}");
+
+    // Nothing of the bare socket was measured yet: its turn is after minutes.
+    for more in [&[][..], &["--reference"]] {
+        let args = [&[&url[..], "--output", "json"], &common[..], more].concat();
+        let running = Running::start(&args);
+        running.interrupt();
+        let (exit, shown) = running.end(|_| ());
+        assert_eq!(exit, Some(0), "{shown}");
+        let report: Value = serde_json::from_str(&shown).unwrap();
+        check(&report["jobs"][0]["read"], 4096.0);
+        assert!(report["jobs"][0].get("ratio").is_none(), "{shown}");
+    }
+
+    // What was written is not known to be there.
+    let running = Running::start(&[&url, "--rw", "write", "--verify", "--output", "json"]);
+    running.interrupt();
+    let (exit, shown) = running.end(|_| ());
+    assert_eq!(exit, Some(1), "{shown}");
+    let report: Value = serde_json::from_str(&shown).unwrap();
+    check(&report["jobs"][0]["write"], 4096.0);
+}
+
+#[test]
+fn a_second_interrupt_does_not_wait() {
+    let target = Target::start(&["--ram", "4M"]);
+    let running = Running::start(&[&url(&target), "--iodepth", "4"]);
+    // Commands that are under way do not end.
+    target.signal(Signal::STOP);
+    // Signals that come too soon after one another are one.
+    let (exit, shown) = running.end(Running::interrupt);
+    assert_eq!((exit, &shown[..]), (Some(130), ""));
 }

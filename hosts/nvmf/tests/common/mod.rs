@@ -190,7 +190,7 @@ impl Target {
         }
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         kill_process(pid.expect("a pid"), signal).expect("the target runs");
     }

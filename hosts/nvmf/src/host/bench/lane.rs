@@ -168,7 +168,7 @@ impl<'a> Lane<'a> {
     ///
     /// # Errors
     /// A command failed, what came back is not what was written, or the connection is lost.
-    pub(crate) fn run(&mut self, limit: Limit, counter: &Counter) -> anyhow::Result<Tally> {
+    pub(crate) fn run(&mut self, limit: Limit<'_>, counter: &Counter) -> anyhow::Result<Tally> {
         let mut tally = Tally::new();
         let calls = self.namespace.queue().system_calls();
         let usage = Usage::of_this_thread()?;
@@ -218,16 +218,16 @@ impl<'a> Lane<'a> {
         Ok(tally)
     }
 
-    /// Reads all that was written, and checks it; how many commands that took.
+    /// Reads all that was written, or until `limit`, and checks it; how many commands that took.
     ///
     /// # Errors
     /// What came back is not what was written, and those of [`Lane::run`].
-    pub(crate) fn read_back(&mut self, counter: &Counter) -> anyhow::Result<u64> {
+    pub(crate) fn read_back(&mut self, limit: Limit<'_>, counter: &Counter) -> anyhow::Result<u64> {
         match &mut self.ledger {
             Some(ledger) => ledger.read_back(),
             None => return Ok(0),
         }
-        Ok(self.run(Limit::default(), counter)?.count())
+        Ok(self.run(limit, counter)?.count())
     }
 
     /// Sends as many commands as may be, and says how many those are.

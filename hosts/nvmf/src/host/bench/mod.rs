@@ -20,6 +20,7 @@ mod tally;
 mod threads;
 mod workload;
 
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
@@ -39,6 +40,7 @@ use self::tally::Tally;
 use self::threads::{Cores, together};
 use self::workload::{Direction, Limit, xorshift};
 pub(crate) use self::workload::{Job, Rw};
+use super::interrupt::Interrupt;
 use super::{ConnectArgs, OutputArgs, number};
 use crate::exit::usage;
 
@@ -61,6 +63,8 @@ Writes DESTROY what the namespace holds.
 
 Without URL, bench serves 64 MiB of its own memory (or --size, or nothing with --null) on the
 loopback interface, keeps both ends on cores of their own, and measures that.
+
+Ctrl-C ends it early: what was measured so far is printed all the same.
 
 With --reference, a bare TCP connection within this process moves the same bytes in the same
 pattern, polled or not as the job is, in turns with the job: it is what one can hope for on
@@ -163,6 +167,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let report = args.measure()?;
     args.output
         .print(|| format!("{report}\n"), || report.json())?;
+    if args.verify.is_some() && report.read_back.is_none() {
+        bail!("interrupted before all was verified");
+    }
     Ok(())
 }
 
@@ -194,10 +201,11 @@ impl Args {
     }
 
     /// Without any other limit, once through what is to be verified.
-    fn limit(&self, job: &Job, places: u64) -> Limit {
+    fn limit<'a>(&self, job: &Job, places: u64, interrupt: &'a AtomicBool) -> Limit<'a> {
         let mut limit = Limit {
             runtime: self.runtime,
             commands: self.io_size.map(|size| size.div_ceil(job.bs)),
+            interrupt: Some(interrupt),
         };
         if limit.runtime.is_none() && limit.commands.is_none() {
             match self.verify {
@@ -230,7 +238,9 @@ impl Args {
         if own.is_some() && !self.null && job.rw.reads() {
             fill(&mut namespaces[0])?;
         }
-        let mut bench = Bench::new(self, job, &mut namespaces, cores, spin)?;
+        // From here on there is something to report.
+        let interrupt = Interrupt::new()?;
+        let mut bench = Bench::new(self, job, &mut namespaces, cores, spin, interrupt.came())?;
         bench.run()
     }
 }
@@ -241,7 +251,7 @@ struct Bench<'a> {
     lanes: Vec<Lane<'a>>,
     bare: Option<Bare>,
     cores: Cores,
-    limit: Limit,
+    limit: Limit<'a>,
     verify: bool,
     digests: (bool, bool),
     live: Live,
@@ -254,6 +264,7 @@ impl<'a> Bench<'a> {
         namespaces: &'a mut [Namespace],
         cores: Cores,
         spin: Duration,
+        interrupt: &'a AtomicBool,
     ) -> anyhow::Result<Self> {
         let Some(first) = namespaces.first_mut() else {
             bail!("there is no job to run");
@@ -275,7 +286,7 @@ impl<'a> Bench<'a> {
             None
         };
         let parts = Part::of(first, &job, args.size, args.numjobs.into())?;
-        let limit = args.limit(&job, parts[0].places);
+        let limit = args.limit(&job, parts[0].places, interrupt);
         let lanes = (0..)
             .zip(namespaces)
             .zip(parts)
@@ -297,15 +308,16 @@ impl<'a> Bench<'a> {
         let mut tally = Tally::new();
         let mut reference = None;
         if self.bare.is_some() {
-            reference = Some(self.in_turns(&mut tally)?);
+            let comparison = self.in_turns(&mut tally)?;
+            reference = Some(comparison).filter(|comparison| !comparison.rounds.is_empty());
         } else {
             tally = self.ours(self.limit)?;
         }
-        let read_back = if self.verify {
-            Some(self.read_back()?)
-        } else {
-            None
-        };
+        let mut read_back = None;
+        if self.verify && !self.limit.interrupted() {
+            // If that is interrupted, it shows nothing.
+            read_back = Some(self.read_back()?).filter(|_| !self.limit.interrupted());
+        }
         Ok(Report {
             job: self.job,
             numjobs: u16::try_from(self.lanes.len())?,
@@ -316,7 +328,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    fn ours(&mut self, limit: Limit) -> anyhow::Result<Tally> {
+    fn ours(&mut self, limit: Limit<'_>) -> anyhow::Result<Tally> {
         let name = self.job.rw.to_string();
         let lanes = self.lanes.iter_mut();
         let tallies = together(
@@ -329,18 +341,19 @@ impl<'a> Bench<'a> {
         Ok(Tally::of_all(&tallies))
     }
 
-    fn bare(&mut self, limit: Limit) -> anyhow::Result<Tally> {
+    fn bare(&mut self, limit: Limit<'_>) -> anyhow::Result<Tally> {
         match &mut self.bare {
             Some(bare) => bare.run(limit, &self.cores, &self.live),
             None => Ok(Tally::new()),
         }
     }
 
-    /// Ours and the bare socket in turns, each first in every other round.
+    /// Ours and the bare socket in turns, each first in every other round. A round that is
+    /// interrupted compares nothing.
     fn in_turns(&mut self, tally: &mut Tally) -> anyhow::Result<Comparison> {
         let limit = Limit {
             runtime: self.limit.runtime.map(|runtime| runtime / ROUNDS),
-            commands: None,
+            ..self.limit
         };
         let mut comparison = Comparison {
             tally: Tally::new(),
@@ -357,21 +370,28 @@ impl<'a> Bench<'a> {
                 ours = self.ours(limit)?;
                 thread::sleep(2 * SPIN);
             }
+            tally.later(&ours);
+            if limit.interrupted() {
+                break;
+            }
             comparison.rounds.push((ours.iops(), bare.iops()));
             comparison.tally.later(&bare);
-            tally.later(&ours);
         }
         Ok(comparison)
     }
 
     fn read_back(&mut self) -> anyhow::Result<u64> {
+        let limit = Limit {
+            interrupt: self.limit.interrupt,
+            ..Limit::default()
+        };
         let lanes = self.lanes.iter_mut();
         let counts = together(
             lanes,
             &self.cores.host,
             &self.live,
             "verify",
-            Lane::read_back,
+            |lane, counter| lane.read_back(limit, counter),
         )?;
         Ok(counts.into_iter().sum())
     }
@@ -386,7 +406,7 @@ pub(crate) fn measure(
     let parts = Part::of(namespace, job, None, 1)?;
     let limit = Limit {
         runtime: Some(runtime),
-        commands: None,
+        ..Limit::default()
     };
     let tally = Lane::new(namespace, job, parts[0], false, 0)?.run(limit, &Counter::default())?;
     Ok(Report {

@@ -167,7 +167,7 @@ impl Bare {
     /// A connection is lost.
     pub(crate) fn run(
         &mut self,
-        limit: Limit,
+        limit: Limit<'_>,
         cores: &Cores,
         live: &Live,
     ) -> anyhow::Result<Tally> {
@@ -217,7 +217,7 @@ struct Asker {
 
 impl Asker {
     /// Does what a host would until `limit`. Then its answerer ends.
-    fn run(&mut self, limit: Limit, counter: &Counter) -> anyhow::Result<Tally> {
+    fn run(&mut self, limit: Limit<'_>, counter: &Counter) -> anyhow::Result<Tally> {
         let outcome = self.measure(limit, counter);
         match outcome {
             Ok(_) => {
@@ -229,7 +229,7 @@ impl Asker {
         outcome
     }
 
-    fn measure(&mut self, limit: Limit, counter: &Counter) -> anyhow::Result<Tally> {
+    fn measure(&mut self, limit: Limit<'_>, counter: &Counter) -> anyhow::Result<Tally> {
         let job = self.job;
         let Shape {
             in_capsule,
@@ -514,8 +514,8 @@ mod tests {
         let spin = Duration::from_micros(if hipri { 500 } else { 0 });
         let mut bare = Bare::new(&shape, &job, 2, 1, spin).unwrap();
         let limit = Limit {
-            runtime: None,
             commands: Some(COMMANDS),
+            ..Limit::default()
         };
         let live = Live::new(Eta::Never, job.bs);
         let mut tally = bare.run(limit, &Cores::default(), &live).unwrap();

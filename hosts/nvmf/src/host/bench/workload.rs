@@ -1,5 +1,6 @@
 //! What is to be measured: patterns, by fio's names, and where each command goes.
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -127,19 +128,26 @@ impl Job {
 
 /// When to stop: at whichever comes first.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Limit {
+pub(crate) struct Limit<'a> {
     pub(crate) runtime: Option<Duration>,
     pub(crate) commands: Option<u64>,
+    /// At once, when this is set.
+    pub(crate) interrupt: Option<&'a AtomicBool>,
 }
 
-impl Limit {
+impl Limit<'_> {
     /// How many commands may follow `sent`, after `elapsed`.
     pub(crate) fn left(&self, sent: u64, elapsed: Duration) -> u64 {
-        if self.runtime.is_some_and(|runtime| elapsed >= runtime) {
+        if self.interrupted() || self.runtime.is_some_and(|runtime| elapsed >= runtime) {
             return 0;
         }
         self.commands
             .map_or(u64::MAX, |commands| commands.saturating_sub(sent))
+    }
+
+    pub(crate) fn interrupted(&self) -> bool {
+        self.interrupt
+            .is_some_and(|came| came.load(Ordering::Relaxed))
     }
 }
 
@@ -246,6 +254,7 @@ mod tests {
         let limit = Limit {
             runtime: Some(Duration::from_secs(1)),
             commands: Some(10),
+            interrupt: None,
         };
         assert_eq!(limit.left(3, Duration::ZERO), 7);
         assert_eq!(limit.left(11, Duration::ZERO), 0);
