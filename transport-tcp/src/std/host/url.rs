@@ -15,6 +15,8 @@ const SCHEME: &str = "nvme+tcp://";
 
 /// `nvme+tcp://HOST[:PORT][/SUBNQN][?nsid=N][&NAME=VALUE]`
 ///
+/// The scheme may be in capitals (RFC 3986, 3.1).
+///
 /// Further parameters are options, by nvme-cli's names, and override those that are given
 /// beside the URL: `nr-io-queues`, `queue-size`, `keep-alive-tmo`, `reconnect-delay`,
 /// `ctrl-loss-tmo`, `fast-io-fail-tmo` (seconds, -1 is never), `hdr-digest`, `data-digest`
@@ -120,7 +122,10 @@ impl FromStr for Url {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        let rest = text.strip_prefix(SCHEME).ok_or(UrlError::Scheme)?;
+        let (_, rest) = text
+            .split_at_checked(SCHEME.len())
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(SCHEME))
+            .ok_or(UrlError::Scheme)?;
         let (rest, query) = match rest.rsplit_once('?') {
             Some((rest, query)) => (rest, Some(query)),
             None => (rest, None),
@@ -232,6 +237,7 @@ mod tests {
     fn what_is_left_out_has_a_default() {
         for (text, shown) in [
             ("nvme+tcp://disks", "nvme+tcp://disks:4420"),
+            ("NVME+Tcp://disks", "nvme+tcp://disks:4420"),
             ("nvme+tcp://192.0.2.7:1/", "nvme+tcp://192.0.2.7:1"),
             (
                 "nvme+tcp://[::1]:4421/nqn.a:b?nsid=7",
@@ -281,6 +287,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         for (text, error) in [
+            ("nvme+tcp:/", "a URL begins with nvme+tcp://"),
+            ("nvme+tcp:/ä", "a URL begins with nvme+tcp://"),
             ("tcp://disks", "a URL begins with nvme+tcp://"),
             ("nvme+tcp://", "no host"),
             ("nvme+tcp:///nqn.a", "no host"),
