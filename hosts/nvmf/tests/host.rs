@@ -113,6 +113,18 @@ fn what_is_offered_can_be_used() {
         failure(2, &["id-ns", &url(&target)]),
         "which namespace? Add ?nsid=N to the URL; there are 1, 2"
     );
+    let missing = format!("{}?nsid=9", url(&target));
+    for args in [
+        &["id-ns", &missing][..],
+        &["id-ns", &missing, "--raw-binary"],
+    ] {
+        assert_eq!(
+            failure(4, args),
+            "the controller has no namespace 9; it has 1, 2"
+        );
+    }
+    let capitals = url(&target).replace("nvme+tcp", "NVME+TCP");
+    assert_eq!(output(&["id-ns", &capitals, "-n", "2"]), namespace);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! `nvmf id-ctrl` and `nvmf id-ns`.
 use nvmf_core::wire::identify::{IdentifyController, IdentifyNamespace, LbaFormat};
+use nvmf_core::wire::ids::Nsid;
 use nvmf_core::wire::tree::Tree;
+use nvmf_tcp::std::host::Error;
 use serde_json::{Value, json};
 use zerocopy::IntoBytes;
 
@@ -65,6 +67,15 @@ pub(crate) fn controller(args: &ControllerArgs) -> anyhow::Result<()> {
 /// A field a line.
 pub(crate) fn namespace(args: &NamespaceIdArgs) -> anyhow::Result<()> {
     let (controller, nsid) = args.namespace.connect()?;
+    // Of a namespace that is not there, controllers say zeroes.
+    let active = controller.active_namespaces()?;
+    if nsid != Nsid::ALL && !active.contains(&nsid) {
+        return Err(Error::NoSuchNamespace {
+            nsid: nsid.0,
+            active: active.into_iter().map(|nsid| nsid.0).collect(),
+        }
+        .into());
+    }
     let identify = controller.identify_namespace(nsid)?;
     if args.raw.raw_binary {
         return print(identify.as_bytes());
