@@ -18,9 +18,36 @@ pub(super) struct Volume {
     namespace: SharedNamespace,
     /// The same, and what it writes is on the medium when a command ends.
     durable: SharedNamespace,
-    /// Commands that the controller offers, and then does not know.
-    no_write_zeroes: AtomicBool,
-    no_deallocate: AtomicBool,
+    write_zeroes: Offered,
+    deallocate: Offered,
+}
+
+/// A command that the controller offers, and may then not know.
+#[derive(Default)]
+struct Offered {
+    unknown: AtomicBool,
+}
+
+impl Offered {
+    fn is_known(&self) -> bool {
+        !self.unknown.load(Ordering::Relaxed)
+    }
+
+    /// Whether the controller has declined the command, so that one has to do without: for
+    /// good if it does not know it, which is told with what comes `from_now_on`, and once if
+    /// it does not like a field.
+    fn is_declined(&self, error: &Error, from_now_on: &str) -> bool {
+        match error {
+            Error::Failed { status, .. } if status.is(Status::INVALID_OPCODE) => {
+                if !self.unknown.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("{error}: {from_now_on} from now on");
+                }
+                true
+            }
+            Error::Failed { status, .. } => status.is(Status::INVALID_FIELD),
+            _ => false,
+        }
+    }
 }
 
 impl Volume {
@@ -48,8 +75,8 @@ impl Volume {
         let volume = Self {
             durable: namespace.with_fua(true),
             namespace,
-            no_write_zeroes: AtomicBool::new(false),
-            no_deallocate: AtomicBool::new(false),
+            write_zeroes: Offered::default(),
+            deallocate: Offered::default(),
         };
         Ok((volume, export))
     }
@@ -109,14 +136,15 @@ impl Volume {
 
     /// Deallocates, if the controller can: it is a hint.
     async fn trim(&self, Blocks { slba, count }: Blocks) -> Result<(), Refusal> {
-        if self.no_deallocate.load(Ordering::Relaxed) {
+        if !self.deallocate.is_known() {
             return Ok(());
         }
         match self.namespace.deallocate(slba, count).await {
-            Err(error) if is_unknown(&error) => {
-                if !self.no_deallocate.swap(true, Ordering::Relaxed) {
-                    tracing::warn!("{error}: nothing is deallocated from now on");
-                }
+            Err(error)
+                if self
+                    .deallocate
+                    .is_declined(&error, "nothing is deallocated") =>
+            {
                 Ok(())
             }
             outcome => outcome.map_err(refusal),
@@ -130,7 +158,7 @@ impl Volume {
         Blocks { slba, count }: Blocks,
         deallocate: bool,
     ) -> Result<bool, Refusal> {
-        if self.no_write_zeroes.load(Ordering::Relaxed) {
+        if !self.write_zeroes.is_known() {
             return Ok(false);
         }
         let zero = match deallocate {
@@ -138,10 +166,11 @@ impl Volume {
             false => namespace.write_zeroes(slba, count),
         };
         match zero.await {
-            Err(error) if is_unknown(&error) => {
-                if !self.no_write_zeroes.swap(true, Ordering::Relaxed) {
-                    tracing::warn!("{error}: zeroes are sent as data from now on");
-                }
+            Err(error)
+                if self
+                    .write_zeroes
+                    .is_declined(&error, "zeroes are sent as data") =>
+            {
                 Ok(false)
             }
             outcome => outcome.map(|()| true).map_err(refusal),
@@ -188,12 +217,6 @@ fn preferred(identify: &IdentifyNamespace, block_size: u32) -> u32 {
         .clamp(block_size.max(4096), MAX_PAYLOAD)
 }
 
-/// The controller does not know the command after all.
-fn is_unknown(error: &Error) -> bool {
-    let unknown = [Status::INVALID_OPCODE, Status::INVALID_FIELD];
-    matches!(error, Error::Failed { status, .. } if unknown.iter().any(|code| status.is(*code)))
-}
-
 /// An error of the namespace in terms of NBD.
 fn refusal(error: Error) -> Refusal {
     let errno = match &error {
@@ -238,6 +261,30 @@ mod tests {
         assert_eq!(preferred(&identify, 65_536), MAX_PAYLOAD);
     }
 
+    fn failed(status: Status) -> Error {
+        Error::Failed {
+            command: "Write",
+            opcode: 1,
+            status,
+        }
+    }
+
+    #[test]
+    fn only_a_command_that_is_unknown_is_not_tried_again() {
+        let offered = Offered::default();
+        for (error, declined, known) in [
+            (failed(Status::UNRECOVERED_ERROR), false, true),
+            (Error::FailFast, false, true),
+            (failed(Status::INVALID_FIELD), true, true),
+            (failed(Status::INVALID_FIELD.with_dnr()), true, true),
+            (failed(Status::INVALID_OPCODE.with_dnr()), true, false),
+            (failed(Status::UNRECOVERED_ERROR), false, false),
+        ] {
+            assert_eq!(offered.is_declined(&error, "no more"), declined, "{error}");
+            assert_eq!(offered.is_known(), known, "{error}");
+        }
+    }
+
     #[test]
     fn statuses_become_errors() {
         for (status, expected) in [
@@ -245,12 +292,7 @@ mod tests {
             (Status::NAMESPACE_WRITE_PROTECTED, Errno::Perm),
             (Status::UNRECOVERED_ERROR, Errno::Io),
         ] {
-            let error = Error::Failed {
-                command: "Write",
-                opcode: 1,
-                status,
-            };
-            assert!(!is_unknown(&error));
+            let error = failed(status);
             let refusal = refusal(error);
             assert_eq!(refusal.errno, expected);
             assert!(refusal.message.starts_with("Write failed: "));
