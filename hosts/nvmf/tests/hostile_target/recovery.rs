@@ -95,6 +95,41 @@ fn entry_40_keep_alive_has_room_while_the_queue_is_full() {
     assert_eq!(fake.term_reqs(), []);
 }
 
+/// Internal Path Error, without and with DNR.
+const UNREACHED: u16 = 0x300;
+const DNR: u16 = 1 << 14;
+
+/// A namespace that the controller does not reach for a while is asked again, one call not
+/// holding up another; and not if the controller says that it is no use.
+#[test]
+fn namespaces_that_are_not_reached_are_asked_again() {
+    let reads = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&reads);
+    let script = move |conn: &mut Conn, command: &Command| {
+        if !conn.is_io() || command.opcode() != READ {
+            return Did::Nothing;
+        }
+        let status = match command.dword(10) {
+            0 if counted.fetch_add(1, Ordering::Relaxed) < 3 => UNREACHED,
+            0 => return Did::Nothing,
+            _ => UNREACHED | DNR,
+        };
+        conn.fail(command, status);
+        Did::Something
+    };
+    let fake = Fake::start(Setup::default(), script);
+    fake.store(&[7; BLOCK]);
+    let host = Host::new(None).expect("threads");
+    let association = attach(&host, &fake, &options());
+    let namespace = association.namespace(Nsid(1)).wait().expect("is there");
+    let read = namespace.read(0, vec![0; BLOCK]);
+    let error = namespace.read(1, vec![0; BLOCK]).wait().expect_err("DNR");
+    assert!(error.to_string().contains("Internal Path Error"), "{error}");
+    let data = read.wait().expect("in the end");
+    assert_eq!(data.as_ref(), [7; BLOCK]);
+    assert_eq!(reads.load(Ordering::Relaxed), 4);
+}
+
 /// What the fake of entry 51 knows.
 #[derive(Default)]
 struct Paths {

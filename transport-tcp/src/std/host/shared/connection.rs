@@ -34,6 +34,10 @@ const SHUT_DOWN_PATIENCE: Duration = Duration::from_secs(1);
 /// How often a command is sent again because the controller says that it may be.
 const MAX_REPEATS: u32 = 5;
 
+/// The first and the longest pause before a command is sent to a namespace that the
+/// controller does not reach for the moment.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
 /// The connection, and what is under way on it.
 pub(super) struct Connection {
     queue: Option<Queue>,
@@ -48,6 +52,8 @@ pub(super) struct Connection {
     free: Vec<u32>,
     /// Calls with commands still to be sent.
     unfinished: VecDeque<u32>,
+    /// Calls whose commands are to be sent later: those with [`Active::pause`].
+    paused: Vec<u32>,
     /// When to look whether a command is late.
     look_at: Option<Instant>,
     command_timeout: Duration,
@@ -73,9 +79,17 @@ pub(super) struct Active {
     deadline: Instant,
     /// It was not: its commands are to be aborted.
     late: bool,
+    pause: Option<Pause>,
     /// The first error.
     failed: Option<Error>,
     last: Cqe,
+}
+
+/// The controller does not reach the namespace: when to ask again, and when no more.
+struct Pause {
+    len: Duration,
+    until: Instant,
+    give_up_at: Instant,
 }
 
 /// What the connection is to become, and how.
@@ -95,8 +109,35 @@ impl Active {
             pending: 0,
             deadline: Instant::ZERO,
             late: false,
+            pause: None,
             failed: None,
             last: Cqe::new(Cid(0), Status::SUCCESS),
+        }
+    }
+
+    /// Whether a command of it that was answered so is sent again. Then, and with a pause if
+    /// the namespace is not reached: of that a controller is asked for `patience`.
+    fn repeats(&mut self, status: Status, now: Instant, patience: Duration) -> bool {
+        match Repeat::of(status) {
+            _ if self.late => false,
+            Repeat::Later if self.work.urgent => false,
+            Repeat::Never => false,
+            Repeat::AtOnce => {
+                self.work.repeats += 1;
+                self.work.repeats <= MAX_REPEATS
+            }
+            Repeat::Later => {
+                let pause = self.pause.get_or_insert(Pause {
+                    len: PAUSE.0,
+                    until: now,
+                    give_up_at: now.after(patience),
+                });
+                if pause.until <= now {
+                    pause.until = now.after(pause.len);
+                    pause.len = pause.len.saturating_mul(2).min(PAUSE.1);
+                }
+                now < pause.give_up_at
+            }
         }
     }
 
@@ -125,6 +166,7 @@ impl Connection {
             active: Vec::new(),
             free: Vec::new(),
             unfinished: VecDeque::new(),
+            paused: Vec::new(),
             look_at: None,
             command_timeout,
             completions: Vec::new(),
@@ -190,7 +232,7 @@ impl Connection {
 
     /// There is something that the driver has not seen.
     pub(super) fn has_news(&self) -> bool {
-        !self.over.is_empty() || self.has_failed()
+        !self.over.is_empty() || !self.paused.is_empty() || self.has_failed()
     }
 
     fn has_failed(&self) -> bool {
@@ -214,7 +256,37 @@ impl Connection {
             }
             _ => None,
         };
-        sooner(machine, sooner(self.ready_by, self.look_at))
+        let resume = self.pauses().map(|(_, until)| until).min();
+        sooner(sooner(machine, resume), sooner(self.ready_by, self.look_at))
+    }
+
+    /// Calls that pause, and until when.
+    fn pauses(&self) -> impl Iterator<Item = (u32, Instant)> {
+        self.paused.iter().map(|index| {
+            let active = self.active.get(*index as usize).and_then(Option::as_ref);
+            let pause = active.and_then(|active| active.pause.as_ref());
+            (*index, pause.map_or(Instant::ZERO, |pause| pause.until))
+        })
+    }
+
+    /// Calls that have paused long enough go on, unless their namespace is another by now.
+    fn resume(&mut self, now: Instant, ended: &mut Ended) {
+        let due = |(index, until)| (until <= now).then_some(index);
+        let due: Vec<u32> = self.pauses().filter_map(due).collect();
+        self.paused.retain(|index| !due.contains(index));
+        for index in due {
+            let Some(Some(active)) = self.active.get_mut(index as usize) else {
+                continue;
+            };
+            match active.work.refusal() {
+                None => self.unfinished.push_back(index),
+                Some(error) => {
+                    active.failed.get_or_insert(error);
+                    active.work.stop();
+                    self.end_if_done(index, ended);
+                }
+            }
+        }
     }
 
     /// What the association does not know yet.
@@ -279,6 +351,7 @@ impl Connection {
         }
         outcome?;
         self.own_commands(now)?;
+        self.resume(now, ended);
         events.extend(self.late(now));
         Ok(())
     }
@@ -382,6 +455,10 @@ impl Connection {
             }
             return false;
         }
+        if active.pause.as_ref().is_some_and(|pause| pause.until > now) {
+            self.paused.push(index);
+            return false;
+        }
         let (Some((number, sqe, range)), Some(job)) = (active.work.take(), active.job) else {
             return false;
         };
@@ -449,13 +526,16 @@ impl Connection {
         active.pending -= 1;
         active.deadline = now.after(self.command_timeout);
         active.last = done.cqe;
-        let work = &mut active.work;
-        work.received += done.received;
+        active.work.received += done.received;
         let status = done.cqe.status();
-        let had_more = work.has_more();
-        let failed = work.checked && !status.is_success();
-        if failed && may_be_repeated(status) && work.repeats < MAX_REPEATS {
-            work.repeats += 1;
+        let had_more = active.work.has_more();
+        let failed = active.work.checked && !status.is_success();
+        if !failed {
+            active.pause = None;
+        }
+        let again = failed && active.repeats(status, now, self.command_timeout);
+        let work = &mut active.work;
+        if again {
             work.put_back(number);
             if !had_more {
                 self.unfinished.push_back(index);
@@ -476,12 +556,17 @@ impl Connection {
             work.stop();
             if had_more {
                 self.unfinished.retain(|other| *other != index);
+                self.paused.retain(|other| *other != index);
             }
         }
-        if active.pending > 0 || active.work.has_more() {
-            return;
-        }
-        if let Some(active) = slot.take() {
+        self.end_if_done(index, ended);
+    }
+
+    /// Ends a call of which nothing is under way, and nothing is to be sent.
+    fn end_if_done(&mut self, index: u32, ended: &mut Ended) {
+        let done = |active: &mut Active| active.pending == 0 && !active.work.has_more();
+        let slot = self.active.get_mut(index as usize);
+        if let Some(active) = slot.and_then(|slot| slot.take_if(done)) {
             self.free.push(index);
             let (call, outcome) = self.outcome(active);
             ended.push(call, outcome);
@@ -594,6 +679,7 @@ impl Connection {
         self.active.clear();
         self.free.clear();
         self.unfinished.clear();
+        self.paused.clear();
         self.completions.clear();
         self.over.clear();
         (self.look_at, self.ready_by) = (None, None);
@@ -624,14 +710,32 @@ impl Connection {
     }
 }
 
-/// The controller says that nothing was done, or that the data were damaged on their way,
-/// and does not forbid to try again (DNR).
-fn may_be_repeated(status: Status) -> bool {
-    let passing = [
-        Status::TRANSIENT_TRANSPORT_ERROR,
-        Status::COMMAND_INTERRUPTED,
-    ];
-    !status.dnr && passing.iter().any(|known| status.is(*known))
+/// Whether, and how, a command is sent again that the controller answered so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Repeat {
+    Never,
+    /// Nothing was done, or the data were damaged on their way.
+    AtOnce,
+    /// The controller does not reach the namespace for the moment.
+    Later,
+}
+
+impl Repeat {
+    fn of(status: Status) -> Self {
+        /// Status code type "path related".
+        const PATH: u8 = 3;
+        if status.dnr {
+            return Self::Never;
+        }
+        match status.sct {
+            // It says itself that waiting does not help.
+            PATH if status.is(Status::ANA_PERSISTENT_LOSS) => Self::Never,
+            PATH => Self::Later,
+            _ if status.is(Status::TRANSIENT_TRANSPORT_ERROR) => Self::AtOnce,
+            _ if status.is(Status::COMMAND_INTERRUPTED) => Self::AtOnce,
+            _ => Self::Never,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -640,19 +744,22 @@ mod tests {
 
     #[test]
     fn dnr_is_honoured() {
-        let damaged = Status::TRANSIENT_TRANSPORT_ERROR;
-        assert!(may_be_repeated(damaged));
-        assert!(!may_be_repeated(Status {
-            dnr: true,
-            ..damaged
-        }));
-        assert!(may_be_repeated(Status::COMMAND_INTERRUPTED));
-        for final_one in [
-            Status::SUCCESS,
-            Status::LBA_OUT_OF_RANGE,
-            Status::INTERNAL_ERROR,
+        for (status, repeat) in [
+            (Status::TRANSIENT_TRANSPORT_ERROR, Repeat::AtOnce),
+            (Status::COMMAND_INTERRUPTED, Repeat::AtOnce),
+            (Status::INTERNAL_PATH_ERROR, Repeat::Later),
+            (Status::ANA_INACCESSIBLE, Repeat::Later),
+            (Status::ANA_PERSISTENT_LOSS, Repeat::Never),
+            (Status::SUCCESS, Repeat::Never),
+            (Status::LBA_OUT_OF_RANGE, Repeat::Never),
+            (Status::INTERNAL_ERROR, Repeat::Never),
         ] {
-            assert!(!may_be_repeated(final_one), "{final_one}");
+            assert_eq!(Repeat::of(status), repeat, "{status}");
+            let dnr = Status {
+                dnr: true,
+                ..status
+            };
+            assert_eq!(Repeat::of(dnr), Repeat::Never, "{dnr}");
         }
     }
 }
