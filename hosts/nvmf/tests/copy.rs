@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 mod common;
 
 use common::Target;
+use common::data::noise;
 use common::run::{failure, json, json_failure, nvmf, output, text, url};
 use tempfile::TempDir;
 
@@ -44,20 +45,6 @@ impl Files {
         names.sort();
         names
     }
-}
-
-/// Bytes without any zero, so that none of them can be left out.
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut bytes = vec![0; len];
-    for word in bytes.chunks_mut(8) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let odd = state | 0x0101_0101_0101_0101;
-        word.copy_from_slice(&odd.to_le_bytes()[..word.len()]);
-    }
-    bytes
 }
 
 fn ns(target: &Target, nsid: u32) -> String {

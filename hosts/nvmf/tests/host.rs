@@ -9,21 +9,10 @@ use std::process::{Command, Stdio};
 mod common;
 
 use common::Target;
+use common::data::noise;
 use common::run::{failure, json, nvmf, output, text, url};
 
 const BLOCK: usize = 512;
-
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut bytes = vec![0; len];
-    for word in bytes.chunks_mut(8) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
-    }
-    bytes
-}
 
 fn path(path: &Path) -> &str {
     path.to_str().expect("a path of ASCII")

@@ -1,4 +1,6 @@
 //! Starts the real `nvmf target` for tests, and looks at it from outside.
+#[allow(dead_code, reason = "other tests need it")]
+pub(crate) mod data;
 #[allow(dead_code, reason = "other tests need the rest")]
 pub(crate) mod run;
 

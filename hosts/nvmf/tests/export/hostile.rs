@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::client::{Client, PATIENCE, READ, Reply, WRITE};
 use crate::common::Target;
-use crate::noise;
+use crate::common::data::noise;
 use crate::server::Export;
 
 const MIB: u32 = 1 << 20;

@@ -1,7 +1,7 @@
 //! What comes before the first request.
 use crate::client::{Client, DISC, GO, READ, STRUCTURED_REPLY, WRITE};
 use crate::common::Target;
-use crate::noise;
+use crate::common::data::noise;
 use crate::server::Export;
 
 const ABORT: u32 = 2;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::client::{Client, FLUSH, FUA, PATIENCE, READ, Reply, WRITE, WRITE_ZEROES};
 use crate::common::Target;
-use crate::noise;
+use crate::common::data::noise;
 use crate::server::Export;
 
 const NQN: &str = "nqn.2014-08.org.example:export";

@@ -6,7 +6,7 @@ use crate::client::{
     Client, FAST_ZERO, FLUSH, FUA, NO_HOLE, READ, Reply, TRIM, WRITE, WRITE_ZEROES,
 };
 use crate::common::Target;
-use crate::noise;
+use crate::common::data::noise;
 use crate::server::Export;
 
 const MIB: u32 = 1 << 20;
