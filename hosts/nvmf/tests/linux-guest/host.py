@@ -253,6 +253,25 @@ def discover(host):
     host.text("discover", base, *BOTH)
 
 
+@step("referrals, that lead round in a circle")
+def referrals(host):
+    here, there = host.target.port, host.target.ports[1]
+    for port, to in (1, there), (2, here):
+        referral = f"ports/{port}/referrals/next"
+        host.target.run(f"mkdir $nvmet/{referral}")
+        values = {"trtype": "tcp", "adrfam": "ipv4", "traddr": "127.0.0.1", "trsvcid": to}
+        for attribute, value in values.items():
+            host.target.write(f"{referral}/addr_{attribute}", value)
+        host.target.write(f"{referral}/enable", 1)
+    try:
+        entries = host.json("discover", f"nvme+tcp://127.0.0.1:{here}")["records"]
+        found = [(entry["portid"], f":{there}" in entry["from"]) for entry in entries if entry["subnqn"] == NQN]
+        assert found == [(1, False), (2, True)], entries
+    finally:
+        for port in 1, 2:
+            host.target.run(f"echo 0 >$nvmet/ports/{port}/referrals/next/enable; rmdir $nvmet/ports/{port}/referrals/next")
+
+
 @step("id-ctrl, logs and features")
 def controller(host):
     found = host.json("id-ctrl", host.url())
