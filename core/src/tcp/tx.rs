@@ -12,17 +12,20 @@ pub const MAX_HEAD: usize = 152;
 
 /// How this end's PDUs are dressed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Dress {
-    pub(super) digests: Digests,
+pub struct Dress {
+    /// Which of them have digests.
+    pub digests: Digests,
     /// The peer's HPDA or CPDA: 0's based dwords that data must be aligned to.
-    pub(super) pda: u8,
-    pub(super) crc32c: Crc32c,
+    pub pda: u8,
+    /// The CRC32C engine.
+    pub crc32c: Crc32c,
 }
 
 impl Dress {
     /// Writes the head of a PDU with `data_len` bytes of data. `header` is the
     /// PDU's header but for the flags of digests, PDO and PLEN. Returns the bytes written.
-    pub(super) fn head<T: IntoBytes + Immutable>(
+    #[must_use]
+    pub fn head<T: IntoBytes + Immutable>(
         &self,
         out: &mut [u8; MAX_HEAD],
         header: &T,
