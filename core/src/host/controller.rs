@@ -15,8 +15,7 @@ use zerocopy::FromBytes;
 
 use super::abort::Aborts;
 use super::queue::Connect;
-use super::{Error, Identity, Request, Step, command};
-use crate::tcp::host::Data;
+use super::{Data, Error, Identity, Request, Step, command};
 use crate::time::{Instant, sooner};
 use crate::wire::connect::ConnectData;
 use crate::wire::cqe::Cqe;

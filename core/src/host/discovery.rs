@@ -32,7 +32,7 @@ use heapless::Vec;
 use zerocopy::FromBytes;
 
 use super::{Request, command};
-use crate::tcp::host::Data;
+use crate::host::Data;
 use crate::wire::discovery::{DiscoveryEntry, DiscoveryHeader, Subtype, Trtype};
 use crate::wire::ids::{Nqn, Nsid};
 use crate::wire::log::LogId;

@@ -29,7 +29,6 @@ pub mod recovery;
 use core::fmt;
 
 use crate::tcp::fatal::Fatal;
-use crate::tcp::host::Data;
 use crate::wire::connect::InvalidParameter;
 use crate::wire::ids::{Cid, HostId, Nqn, Qid};
 use crate::wire::sqe::Sqe;
@@ -42,6 +41,17 @@ pub struct Identity {
     pub hostnqn: Nqn,
     /// The host's identifier, HOSTID; the same for each of its connections.
     pub hostid: HostId,
+}
+
+/// The data of a command, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// None.
+    Nothing,
+    /// At most this much comes from the controller.
+    ToHost(u32),
+    /// This much goes to the controller.
+    FromHost(u32),
 }
 
 /// A command to submit, and its data.

@@ -1,6 +1,5 @@
 //! Connect: how a connection becomes a queue of a controller (section 6.3).
-use super::{Error, Identity, Request, Step};
-use crate::tcp::host::Data;
+use super::{Data, Error, Identity, Request, Step};
 use crate::wire::connect::{Cattr, ConnectData, ConnectResult};
 use crate::wire::cqe::Cqe;
 use crate::wire::ids::{Cid, Cntlid, Nqn, Qid};

@@ -1,9 +1,9 @@
 //! A controller's machine at the host's end of an admin queue, driven as a binding does.
 use std::time::Duration;
 
+use nvmf_core::host::Data;
 use nvmf_core::host::controller::{self, Capabilities, Controller, Event, Token};
 use nvmf_core::host::{Error, Identity};
-use nvmf_core::tcp::host::Data;
 use nvmf_core::tcp::{host, target};
 use nvmf_core::time::{Instant, sooner};
 use nvmf_core::wire::ids::{Cntlid, HostId};

@@ -4,8 +4,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use nvmf_core::host::Data;
 use nvmf_core::tcp::fatal::Fatal;
-use nvmf_core::tcp::host::{self, Data, Event, HostQueue, Transmit};
+use nvmf_core::tcp::host::{self, Event, HostQueue, Transmit};
 use nvmf_core::tcp::rx::Need;
 use nvmf_core::tcp::target;
 use nvmf_core::tcp::tx::MAX_HEAD;

@@ -10,6 +10,7 @@ use super::rx::{Digests, End, Framed, Need};
 use super::session::{Arrived, Phase, Session};
 use super::tx::MAX_HEAD;
 use crate::digest::Crc32c;
+use crate::host::Data;
 use crate::storage::{Fifo, Link, NIL, Storage};
 use crate::target::ADMIN_INLINE_DATA;
 use crate::time::Instant;
@@ -54,17 +55,6 @@ impl Default for Config {
             icresp_timeout: Duration::from_secs(10),
         }
     }
-}
-
-/// The data of a command, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Data {
-    /// None.
-    Nothing,
-    /// At most this much comes from the controller.
-    ToHost(u32),
-    /// This much goes to the controller.
-    FromHost(u32),
 }
 
 /// What arrived.

@@ -8,9 +8,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use arbitrary::{Arbitrary, Unstructured};
+use nvmf_core::host::Data;
 use nvmf_core::host::controller::{Controller, Token};
 use nvmf_core::storage::{Fixed, Storage};
-use nvmf_core::tcp::host::{Config, Data, Event, HostQueue, Transmit};
+use nvmf_core::tcp::host::{Config, Event, HostQueue, Transmit};
 use nvmf_core::tcp::rx::Need;
 use nvmf_core::tcp::tx::MAX_HEAD;
 use nvmf_core::time::Instant;

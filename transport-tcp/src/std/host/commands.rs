@@ -1,5 +1,5 @@
 //! The data of a queue's commands: in which buffers they are, and where in them.
-use nvmf_core::tcp::host::Data;
+use nvmf_core::host::Data;
 use nvmf_core::{DataBuffers, Place, SlotId};
 
 use super::super::buffer::Buffer;

@@ -6,10 +6,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant as Clock};
 
+use nvmf_core::host::Data;
 use nvmf_core::host::controller::{self as machine, Capabilities, Event, Token};
 use nvmf_core::host::queue::Connect;
 use nvmf_core::host::{self, command};
-use nvmf_core::tcp::host::{self as transport, Data};
+use nvmf_core::tcp::host as transport;
 use nvmf_core::wire::identify::{Cns, IdentifyController, IdentifyNamespace, NamespaceList};
 use nvmf_core::wire::ids::{Cntlid, Nqn, Nsid, Qid};
 use nvmf_core::wire::sqe::{AdminOpcode, Sqe};

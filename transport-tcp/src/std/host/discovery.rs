@@ -1,8 +1,8 @@
 //! What discovery controllers say, and those that they refer to.
 use std::fmt;
 
+use nvmf_core::host::Data;
 use nvmf_core::host::discovery::{DiscoveryController, Found, LogReader, Progress, Walk, Why};
-use nvmf_core::tcp::host::Data;
 use nvmf_core::wire::discovery::DiscoveryEntry;
 use nvmf_core::wire::ids::Nqn;
 

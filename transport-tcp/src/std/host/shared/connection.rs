@@ -3,11 +3,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nvmf_core::host::Data;
 use nvmf_core::host::controller::{self as machine, Token};
 use nvmf_core::host::queue::Connect;
 use nvmf_core::host::recovery::Effect;
 use nvmf_core::host::{self, Step};
-use nvmf_core::tcp::host::Data;
 use nvmf_core::time::{Instant, sooner};
 use nvmf_core::wire::connect::ConnectData;
 use nvmf_core::wire::cqe::Cqe;
