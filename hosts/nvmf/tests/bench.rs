@@ -320,8 +320,84 @@ fn the_bare_socket_is_the_reference() {
         check_costs(&job);
         let shown = output(&[&["bench"], &args[..]].concat());
         assert!(shown.contains("\nratio     "), "{shown}");
-        assert!(shown.contains("\nbare rand"), "{shown}");
+        assert!(shown.contains("\nbare, hot rand"), "{shown}");
     }
+}
+
+#[test]
+fn several_namespaces_take_turns() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file").display().to_string();
+    let file_spec = format!("{file},size=4M");
+    for rw in ["randread", "randwrite"] {
+        let args = ["bench", "--null", "--ram", "--file", &file_spec];
+        let more = ["--rw", rw, "--size", "4M", "--runtime", "0.06"];
+        let reference = ["--reference=both", "--rounds", "3", "--bs", "32k"];
+        let report = json(&[&args[..], &more, &reference].concat());
+        let names = ["4 MiB of nothing", "4 MiB of RAM", &file];
+        let jobs = report["jobs"].as_array().expect("jobs");
+        assert_eq!(jobs.len(), 3);
+        for (job, name) in jobs.iter().zip(names) {
+            assert_eq!(job["jobname"], name);
+            check(&job[rw.trim_start_matches("rand")], 32_768.0);
+            for (reference, ratio, memory) in [
+                ("reference", "ratio", "hot"),
+                ("other_reference", "other_ratio", "same"),
+            ] {
+                assert_eq!(job[reference]["memory"], memory);
+                assert_eq!(job[reference]["rounds"].as_array().unwrap().len(), 3);
+                assert!(number(&job[ratio]) > 0.0, "{job}");
+            }
+        }
+    }
+}
+
+#[test]
+fn connections_are_spread_over_controllers() {
+    let target = Target::start(&["--ram", "4M", "--max-queues", "3"]);
+    let url = url(&target);
+    let args = [
+        &url,
+        "--connections",
+        "4",
+        "--controllers",
+        "3",
+        "--numjobs",
+        "2",
+    ];
+    for hipri in [&[][..], &["--hipri"]] {
+        let limits = ["--iodepth", "4", "--io-size", "64k", "--rw", "randrw"];
+        let job = job(&[&args[..], &limits, hipri].concat());
+        let done = [&job["read"]["total_ios"], &job["write"]["total_ios"]].map(number);
+        assert_eq!(done[0] + done[1], 8.0 * 16.0);
+        assert_eq!(job["connections"]["count"], 8);
+        let [least, most] =
+            ["least_iops", "most_iops"].map(|name| number(&job["connections"][name]));
+        assert!(least > 0.0 && least == most, "{job}");
+    }
+    let log = target.log();
+    let connected = |qid: &str| {
+        let lines = log.lines();
+        lines
+            .filter(|line| line.contains(" connected ") && line.contains(qid))
+            .count()
+    };
+    assert_eq!(
+        (connected(" qid=3 "), connected(" qid=4 ")),
+        (4, 0),
+        "{log}"
+    );
+    let written = job(&[
+        &url,
+        "--connections",
+        "3",
+        "--rw",
+        "write",
+        "--verify",
+        "--size",
+        "1M",
+    ]);
+    assert_eq!(number(&written["verify"]["total_ios"]), 255.0);
 }
 
 /// How often the target's first worker went to sleep.

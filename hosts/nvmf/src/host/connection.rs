@@ -188,23 +188,32 @@ impl ConnectArgs {
         Ok((association, namespace))
     }
 
-    /// The namespace that was given, or the only one, by `count` connections, each of which
-    /// holds `depth` commands or more, if the controller can.
+    /// The namespace that was given, or the only one, by `count` connections to
+    /// `controllers` controllers, or as many as there are connections. Each connection holds
+    /// `depth` commands or more, if its controller can.
     pub(crate) fn namespaces(
         &self,
         url: &Url,
         namespace_id: Option<u32>,
-        count: u16,
+        count: u32,
+        controllers: u32,
         depth: u16,
     ) -> anyhow::Result<Vec<Namespace>> {
         let nsid = one_nsid(url, namespace_id)?;
+        let controllers = controllers.min(count).max(1);
+        let each = u16::try_from(count.div_ceil(controllers)).unwrap_or(u16::MAX);
         let mut options = self.options();
         options.queue_depth = options.queue_depth.max(depth.into());
-        options.io_queues = options.io_queues.max(count);
-        let controller = subsystem(url, &options)?;
-        let nsid = given_or_only(nsid, || controller.active_namespaces())?;
-        (0..count)
-            .map(|_| Ok(controller.namespace(nsid)?))
+        options.io_queues = options.io_queues.max(each);
+        let controllers = (0..controllers)
+            .map(|_| subsystem(url, &options))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let nsid = given_or_only(nsid, || controllers[0].active_namespaces())?;
+        controllers
+            .iter()
+            .cycle()
+            .take(count as usize)
+            .map(|controller| Ok(controller.namespace(nsid)?))
             .collect()
     }
 }

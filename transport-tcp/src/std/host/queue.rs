@@ -319,9 +319,23 @@ impl Queue {
         if scratch.is_empty() {
             scratch = vec![0; SCRATCH].into_boxed_slice();
         }
-        let outcome = self.service(&mut scratch, completions);
+        let outcome = self.poll_with(&mut scratch, completions);
         self.scratch = scratch;
-        outcome.map_err(|failure| failure.error(self.peer))
+        outcome
+    }
+
+    /// [`Queue::poll`], with memory of the caller's for what is not received in its place:
+    /// many queues of one thread can share it, and it stays in the cache. 128 KiB are enough.
+    ///
+    /// # Errors
+    /// Those of [`Queue::poll`].
+    pub fn poll_with(
+        &mut self,
+        scratch: &mut [u8],
+        completions: &mut Vec<Completion>,
+    ) -> Result<(), Error> {
+        self.service(scratch, completions)
+            .map_err(|failure| failure.error(self.peer))
     }
 
     /// [`Queue::poll`], with memory of the caller's for what is not received in its place.

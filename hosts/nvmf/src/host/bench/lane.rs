@@ -7,7 +7,7 @@ use nvmf_core::host::command;
 use nvmf_core::wire::range::DsmRange;
 use nvmf_core::wire::sqe::Sqe;
 use nvmf_tcp::std::buffer::Buffer;
-use nvmf_tcp::std::host::{Completion, Namespace, Payload};
+use nvmf_tcp::std::host::{Completion, Namespace, Payload, Queue};
 use zerocopy::IntoBytes;
 
 use super::super::succeeded;
@@ -204,18 +204,64 @@ impl<'a> Lane<'a> {
             } else if now - progress > PATIENCE {
                 return Err(gone("the target does not answer any more"));
             }
-            let mut completions = std::mem::take(&mut self.completions);
-            for completion in completions.drain(..) {
-                let flying = self.reap(completion)?;
-                tally.record(flying.direction, now - flying.since);
-            }
-            self.completions = completions;
+            self.take(now, &mut tally)?;
             counter.set(tally.count());
         }
         tally.elapsed = now - begin;
         tally.usage = Usage::of_this_thread()?.since(&usage);
         tally.system_calls = self.namespace.queue().system_calls() - calls;
+        tally.shares = vec![tally.count()];
         Ok(tally)
+    }
+
+    /// The connection.
+    pub(crate) fn queue(&mut self) -> &mut Queue {
+        self.namespace.queue()
+    }
+
+    /// Whether nobody may sleep.
+    pub(crate) fn hipri(&self) -> bool {
+        self.job.hipri
+    }
+
+    /// Sends as many commands as the job asks for at this time, and not more than `left`.
+    ///
+    /// # Errors
+    /// There is no room in the queue.
+    pub(crate) fn refill(&mut self, now: Instant, left: u64) -> anyhow::Result<u64> {
+        let (threshold, most) = self.job.batch();
+        match self.idle.len() >= threshold {
+            true => self.submit(now, left.min(most as u64)),
+            false => Ok(0),
+        }
+    }
+
+    /// Takes what has completed, and counts it; how many that are. `scratch` is for what is
+    /// not received in its place.
+    ///
+    /// # Errors
+    /// Those of [`Lane::run`].
+    pub(crate) fn reap_all(
+        &mut self,
+        now: Instant,
+        scratch: &mut [u8],
+        tally: &mut Tally,
+    ) -> anyhow::Result<u64> {
+        self.namespace
+            .queue()
+            .poll_with(scratch, &mut self.completions)?;
+        self.take(now, tally)
+    }
+
+    fn take(&mut self, now: Instant, tally: &mut Tally) -> anyhow::Result<u64> {
+        let mut completions = std::mem::take(&mut self.completions);
+        let count = completions.len() as u64;
+        for completion in completions.drain(..) {
+            let flying = self.reap(completion)?;
+            tally.record(flying.direction, now - flying.since);
+        }
+        self.completions = completions;
+        Ok(count)
     }
 
     /// Reads all that was written, or until `limit`, and checks it; how many commands that took.

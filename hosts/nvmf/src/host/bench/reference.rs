@@ -25,7 +25,7 @@ use rustix::net::{RecvFlags, SendFlags, recv};
 use super::live::{Counter, Live};
 use super::tally::{Tally, Usage};
 use super::threads::{Cores, keep_to, together};
-use super::workload::{Direction, Job, Limit, Walk};
+use super::workload::{Direction, Job, Limit, Walk, xorshift};
 
 /// Bytes of one system call. More of them at a time are slower: they no longer
 /// fit into the cache on their way.
@@ -40,8 +40,9 @@ const SCRATCH: usize = 256 * 1024;
 /// PDUs without payload that go out as one piece.
 const RUN: usize = 64;
 
-/// Bytes of payloads that each end holds, if that is not less than one.
-const MEMORY: usize = 16 << 20;
+/// Bytes of payloads that an end holds to send them again and again, if that is not less
+/// than one.
+const HOT: usize = 16 << 20;
 
 /// How long to wait for the peer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -57,6 +58,25 @@ pub(crate) struct Shape {
     pub(crate) in_capsule: bool,
     /// C2HData is a read's completion too.
     pub(crate) success: bool,
+}
+
+/// Where the peer has payloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// As many as there are commands under way, one after the other; what comes is left
+    /// where it was received. All of that stays in the cache.
+    Hot,
+    /// At random places in so many bytes; what comes is copied there.
+    Places(usize),
+}
+
+impl Memory {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Hot => "hot",
+            Self::Places(_) => "same",
+        }
+    }
 }
 
 /// The first byte of a PDU.
@@ -127,16 +147,19 @@ pub(crate) struct Bare {
     answerers: Vec<Vec<Answerer>>,
     /// How long those poll before they sleep.
     spin: Duration,
+    pub(crate) memory: Memory,
 }
 
 impl Bare {
-    /// `count` connections, which as many threads answer as there are workers.
+    /// `count` connections, which as many threads answer as there are workers. `memory` is
+    /// that of who answers, of all connections together.
     ///
     /// # Errors
     /// Those of sockets.
     pub(crate) fn new(
         shape: &Shape,
         job: &Job,
+        memory: Memory,
         count: u16,
         workers: usize,
         spin: Duration,
@@ -145,17 +168,22 @@ impl Bare {
             askers: Vec::new(),
             answerers: (0..workers).map(|_| Vec::new()).collect(),
             spin,
+            memory,
+        };
+        let share = match memory {
+            Memory::Hot => Memory::Hot,
+            Memory::Places(bytes) => Memory::Places(bytes / usize::from(count).max(1)),
         };
         for index in 0..count {
             let (near, far) = pair().context("cannot connect to this process")?;
             bare.askers.push(Asker {
-                link: Link::new(near, shape, job.iodepth)?,
+                link: Link::new(near, shape, job.iodepth, Memory::Hot)?,
                 job: *job,
                 walk: Walk::new(job, 1, index.into()),
                 flying: [VecDeque::new(), VecDeque::new()],
             });
             bare.answerers[usize::from(index) % workers].push(Answerer {
-                link: Link::new(far, shape, job.iodepth)?,
+                link: Link::new(far, shape, job.iodepth, share)?,
             });
         }
         Ok(bare)
@@ -355,20 +383,27 @@ struct Link {
     said: usize,
     /// Of each kind, by its number, the heads of [`RUN`] PDUs.
     heads: Vec<Vec<u8>>,
-    /// Payloads, each with its digest, and whose turn it is.
+    /// Payloads, each with its digest; which is to be sent, and which is received, by their
+    /// numbers since the beginning.
     payloads: Vec<Vec<u8>>,
+    memory: Memory,
     turn: usize,
+    received: usize,
     system_calls: u64,
 }
 
 impl Link {
-    fn new(socket: TcpStream, shape: &Shape, depth: usize) -> io::Result<Self> {
+    fn new(socket: TcpStream, shape: &Shape, depth: usize, memory: Memory) -> io::Result<Self> {
         socket.set_nodelay(true)?;
         socket.set_nonblocking(true)?;
         let heads = |kind: Kind| {
             let mut head = vec![0; shape.head(kind)];
             head[0] = kind as u8;
             head.repeat(RUN)
+        };
+        let payloads = match memory {
+            Memory::Hot => depth.min(HOT / shape.payload() + 1),
+            Memory::Places(bytes) => (bytes / shape.payload).max(1),
         };
         Ok(Self {
             socket,
@@ -379,8 +414,10 @@ impl Link {
             outbox: VecDeque::new(),
             said: 0,
             heads: Kind::ALL.into_iter().map(heads).collect(),
-            payloads: vec![vec![0x5A; shape.payload()]; depth.min(MEMORY / shape.payload() + 1)],
+            payloads: vec![vec![0x5A; shape.payload()]; payloads],
+            memory,
             turn: 0,
+            received: 0,
             system_calls: 0,
         })
     }
@@ -403,12 +440,30 @@ impl Link {
                 self.left = self.shape.len(self.coming);
             }
             let some = self.left.min(received - at);
+            if self.coming.has_payload() && self.memory != Memory::Hot {
+                self.keep(at, some);
+            }
             (at, self.left) = (at + some, self.left - some);
             if self.left == 0 {
+                self.received += usize::from(self.coming.has_payload());
                 each(self.coming, &mut self.outbox);
             }
         }
         Ok(true)
+    }
+
+    /// Copies what belongs to a payload of the next `some` bytes from `at` on to its place.
+    fn keep(&mut self, at: usize, some: usize) {
+        let (head, whole) = (self.shape.head(self.coming), self.shape.len(self.coming));
+        let begin = whole - self.left;
+        let end = begin + some;
+        if end <= head {
+            return;
+        }
+        let begin = begin.max(head);
+        let bytes = &self.scratch[at + some - (end - begin)..at + some];
+        let place = place(self.memory, self.received, self.payloads.len());
+        self.payloads[place][begin - head..end - head].copy_from_slice(bytes);
     }
 
     /// Says what there is to say, as far as the socket takes it.
@@ -434,7 +489,7 @@ impl Link {
         while let Some(kind) = kinds.next() {
             let head = self.shape.head(kind);
             if kind.has_payload() {
-                let payload = &self.payloads[turn % self.payloads.len()];
+                let payload = &self.payloads[place(self.memory, turn, self.payloads.len())];
                 turn += 1;
                 let fits = gather.room() >= 2
                     && gather.bytes() + self.shape.len(kind) - skip
@@ -473,6 +528,17 @@ impl Link {
     }
 }
 
+/// Which of `count` payloads is the one with this number.
+fn place(memory: Memory, number: usize, count: usize) -> usize {
+    match memory {
+        Memory::Hot => number % count,
+        Memory::Places(_) => {
+            let random = xorshift(number as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            ((u128::from(random) * count as u128) >> 64) as usize
+        }
+    }
+}
+
 /// Sleeps until there is something to do, or for too long.
 fn wait(links: &[&Link]) -> anyhow::Result<()> {
     let patience = Timespec {
@@ -502,7 +568,7 @@ mod tests {
     const COMMANDS: u64 = 100;
 
     /// What two connections do with `shape`, and the bytes that each end has sent.
-    fn run(rw: Rw, hipri: bool, shape: Shape) -> Tally {
+    fn run(rw: Rw, hipri: bool, shape: Shape, memory: Memory) -> Tally {
         let job = Job {
             rw,
             bs: shape.payload as u64,
@@ -512,7 +578,7 @@ mod tests {
             hipri,
         };
         let spin = Duration::from_micros(if hipri { 500 } else { 0 });
-        let mut bare = Bare::new(&shape, &job, 2, 1, spin).unwrap();
+        let mut bare = Bare::new(&shape, &job, memory, 2, 1, spin).unwrap();
         let limit = Limit {
             commands: Some(COMMANDS),
             ..Limit::default()
@@ -552,8 +618,13 @@ mod tests {
     fn every_command_is_answered_once() {
         for shape in SHAPES {
             for hipri in [false, true] {
-                for rw in [Rw::Randread, Rw::Write, Rw::Randrw] {
-                    let tally = run(rw, hipri, shape);
+                for (rw, memory) in [
+                    (Rw::Randread, Memory::Hot),
+                    (Rw::Write, Memory::Hot),
+                    (Rw::Randrw, Memory::Hot),
+                    (Rw::Randrw, Memory::Places(1 << 20)),
+                ] {
+                    let tally = run(rw, hipri, shape, memory);
                     let reads = tally.latencies(Direction::Read).count();
                     let writes = tally.latencies(Direction::Write).count();
                     assert_eq!(reads + writes, 4 * COMMANDS, "{rw} {shape:?}");
@@ -574,7 +645,7 @@ mod tests {
             rwmixread: 50,
             hipri: false,
         };
-        let mut bare = Bare::new(&SHAPES[2], &job, 1, 1, Duration::ZERO).unwrap();
+        let mut bare = Bare::new(&SHAPES[2], &job, Memory::Hot, 1, 1, Duration::ZERO).unwrap();
         let live = Live::new(Eta::Never, 512);
         let outcome = bare.run(Limit::default(), &Cores::default(), &live);
         assert!(outcome.is_err());
@@ -599,13 +670,13 @@ mod tests {
             (Kind::RespOfRead, 28),
         ] {
             let (near, far) = pair().unwrap();
-            let mut link = Link::new(near, &shape, 2).unwrap();
+            let mut link = Link::new(near, &shape, 2, Memory::Hot).unwrap();
             for _ in 0..70 {
                 link.outbox.push_back(kind);
             }
             link.outbox.push_back(Kind::End);
             let reader = thread::spawn(move || {
-                let mut far = Link::new(far, &shape, 1).unwrap();
+                let mut far = Link::new(far, &shape, 1, Memory::Places(4096)).unwrap();
                 let mut seen = Vec::new();
                 while seen.last() != Some(&Kind::End) {
                     wait(&[&far]).unwrap();

@@ -22,18 +22,23 @@ const BAR: f64 = 50.0;
 
 /// What was measured.
 pub(crate) struct Report {
+    /// Which of several namespaces it was.
+    pub(crate) name: Option<String>,
     pub(crate) job: Job,
     pub(crate) numjobs: u16,
     /// Header and data digests were in use.
     pub(crate) digests: (bool, bool),
     pub(crate) tally: Tally,
-    pub(crate) reference: Option<Comparison>,
+    /// The first is what counts.
+    pub(crate) references: Vec<Comparison>,
     /// Commands that read back what was written, and found it.
     pub(crate) read_back: Option<u64>,
 }
 
 /// The same job over a bare socket, in turn.
 pub(crate) struct Comparison {
+    /// What memory the peer used.
+    pub(crate) name: &'static str,
     pub(crate) tally: Tally,
     /// IOPS of ours and of the bare socket, round by round.
     pub(crate) rounds: Vec<(f64, f64)>,
@@ -89,14 +94,6 @@ impl Report {
         }
     }
 
-    /// In fio's shape.
-    pub(crate) fn json(&self) -> Value {
-        json!({
-            "nvmf version": env!("CARGO_PKG_VERSION"),
-            "jobs": [self.entry()],
-        })
-    }
-
     /// An entry of fio's `jobs`.
     pub(crate) fn entry(&self) -> Value {
         let job = &self.job;
@@ -104,7 +101,7 @@ impl Report {
         let switches = self.tally.usage.switches;
         let mut entry = Map::new();
         let mut put = |name: &str, value: Value| entry.insert(name.to_owned(), value);
-        put("jobname", json!("nvmf"));
+        put("jobname", json!(self.name.as_deref().unwrap_or("nvmf")));
         put("groupid", json!(0));
         put("error", json!(0));
         put("elapsed", json!(self.tally.elapsed.as_secs_f64().ceil()));
@@ -124,9 +121,21 @@ impl Report {
         if let Some(commands) = self.read_back {
             put("verify", json!({"total_ios": commands, "errors": 0}));
         }
-        if let Some(comparison) = &self.reference {
+        if self.tally.shares.len() > 1 {
+            let (least, most) = self.spread();
+            let connections = self.tally.shares.len();
+            put(
+                "connections",
+                json!({"count": connections, "least_iops": least, "most_iops": most}),
+            );
+        }
+        if let Some(comparison) = self.references.first() {
             put("reference", self.reference_json(comparison));
             put("ratio", json!(comparison.ratio()));
+        }
+        if let Some(comparison) = self.references.get(1) {
+            put("other_reference", self.reference_json(comparison));
+            put("other_ratio", json!(comparison.ratio()));
         }
         Value::Object(entry)
     }
@@ -157,6 +166,7 @@ impl Report {
         let iops = comparison.iops();
         let rounds = comparison.rounds.iter();
         json!({
+            "memory": comparison.name,
             "iops": iops,
             "bw_bytes": (iops * self.job.bs as f64).round(),
             "rounds": rounds
@@ -165,6 +175,14 @@ impl Report {
             "read": direction_json(&comparison.tally, Direction::Read, self.job.bs),
             "write": direction_json(&comparison.tally, Direction::Write, self.job.bs),
         })
+    }
+
+    /// IOPS of the connections that did least and most.
+    fn spread(&self) -> (f64, f64) {
+        let shares = &self.tally.shares;
+        let least = shares.iter().min().copied().unwrap_or(0);
+        let most = shares.iter().max().copied().unwrap_or(0);
+        (self.tally.per_second(least), self.tally.per_second(most))
     }
 
     /// Percent of a processor in user mode, and in the kernel; of several threads, the mean.
@@ -178,24 +196,32 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = &self.name {
+            writeln!(f, "{name}")?;
+        }
         writeln!(f, "{HEADING}\n{}", self.rows())?;
-        if let Some(comparison) = &self.reference {
+        for comparison in &self.references {
             for (name, direction) in self.directions() {
-                let bs = self.job.bs;
-                let name = format!("bare {name}");
-                writeln!(f, "{}", row(&name, bs, &comparison.tally, direction))?;
+                let name = format!("bare, {} {name}", comparison.name);
+                writeln!(
+                    f,
+                    "{}",
+                    row(&name, self.job.bs, &comparison.tally, direction)
+                )?;
             }
+        }
+        writeln!(f)?;
+        for comparison in &self.references {
             let low = comparison.ratios().fold(f64::INFINITY, f64::min);
             let high = comparison.ratios().fold(0.0, f64::max);
             writeln!(
                 f,
-                "\nratio     {:.2} of the bare socket's {:.0} IOPS; {low:.2} to {high:.2} in {} rounds",
+                "ratio     {:.2} of the {:.0} IOPS of a bare socket ({}); {low:.2} to {high:.2} in {} rounds",
                 comparison.ratio(),
                 comparison.iops(),
+                comparison.name,
                 comparison.rounds.len(),
             )?;
-        } else {
-            writeln!(f)?;
         }
         let (user, system) = self.cpu();
         let (calls, switches) = (self.tally.system_calls, self.tally.usage.switches);
@@ -208,6 +234,14 @@ impl fmt::Display for Report {
         write!(f, "CPU       {user:.0} % user, {system:.0} % system")?;
         if self.numjobs > 1 {
             write!(f, " of each of {} jobs", self.numjobs)?;
+        }
+        if self.tally.shares.len() > 1 {
+            let (least, most) = self.spread();
+            let count = self.tally.shares.len();
+            write!(
+                f,
+                "\nspread    {least:.0} to {most:.0} IOPS of each of {count} connections"
+            )?;
         }
         if let Some(commands) = self.read_back {
             write!(
@@ -311,7 +345,9 @@ mod tests {
             tally.record(Direction::Read, Duration::from_micros(us));
         }
         tally.system_calls = 50;
+        tally.shares = vec![40, 60];
         Report {
+            name: None,
             job: Job {
                 rw,
                 bs: 4096,
@@ -322,10 +358,11 @@ mod tests {
             },
             numjobs: 1,
             digests: (false, true),
-            reference: Some(Comparison {
+            references: vec![Comparison {
+                name: "hot",
                 tally: tally.clone(),
                 rounds: vec![(50.0, 100.0), (90.0, 100.0), (60.0, 80.0)],
-            }),
+            }],
             tally,
             read_back: Some(7),
         }
@@ -343,8 +380,9 @@ mod tests {
         let text = report(Rw::Randread).to_string();
         for part in [
             "randread 4 KiB qd 32            50       0.2 |     50.5      50.2      99.3     100.0     100.0     100.0\n",
-            "\nbare randread                   50 ",
-            "\nratio     0.75 of the bare socket's 100 IOPS; 0.50 to 0.90 in 3 rounds\n",
+            "\nbare, hot randread              50 ",
+            "\nratio     0.75 of the 100 IOPS of a bare socket (hot); 0.50 to 0.90 in 3 rounds\n",
+            "\nspread    20 to 30 IOPS of each of 2 connections\n",
             "\nper I/O   0.500 system calls, 0.0000 context switches\n",
             "\nverify    7 commands read back what was written: the same\n",
             "\nrandread, µs\n         1 to 2           1.0000 %  ##\n",
@@ -356,8 +394,7 @@ mod tests {
 
     #[test]
     fn programs_see_what_fio_shows() {
-        let json = report(Rw::Mixed).json();
-        let job = &json["jobs"][0];
+        let job = report(Rw::Mixed).entry();
         assert_eq!(job["job options"]["rw"], "rw");
         assert_eq!(job["job options"]["iodepth_batch"], "8");
         assert_eq!(job["job options"]["ddgst"], "1");
@@ -371,7 +408,10 @@ mod tests {
         assert!(percentiles["50.000000"].as_u64().unwrap() / 1000 == 50);
         assert_eq!(job["write"]["total_ios"], 0);
         assert_eq!(job["reference"]["iops"], 100.0);
+        assert_eq!(job["reference"]["memory"], "hot");
         assert_eq!(job["ratio"], 0.75);
+        assert_eq!(job["connections"]["least_iops"], 20.0);
+        assert_eq!(job["connections"]["most_iops"], 30.0);
         assert_eq!(job["system_calls_per_io"], 0.5);
         assert_eq!(job["verify"]["total_ios"], 7);
     }

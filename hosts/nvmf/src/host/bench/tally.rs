@@ -17,6 +17,8 @@ pub(crate) struct Tally {
     pub(crate) usage: Usage,
     /// Those made for the connection.
     pub(crate) system_calls: u64,
+    /// Commands of each connection.
+    pub(crate) shares: Vec<u64>,
 }
 
 impl Tally {
@@ -26,6 +28,7 @@ impl Tally {
             latencies: Direction::ALL.map(|_| Histogram::new()),
             usage: Usage::default(),
             system_calls: 0,
+            shares: Vec::new(),
         }
     }
 
@@ -43,6 +46,7 @@ impl Tally {
         for tally in tallies {
             all.elapsed = all.elapsed.max(tally.elapsed);
             all.sum(tally);
+            all.shares.extend_from_slice(&tally.shares);
         }
         all
     }
@@ -51,6 +55,11 @@ impl Tally {
     pub(crate) fn later(&mut self, other: &Self) {
         self.elapsed += other.elapsed;
         self.sum(other);
+        self.shares
+            .resize(other.shares.len().max(self.shares.len()), 0);
+        for (mine, others) in self.shares.iter_mut().zip(&other.shares) {
+            *mine += others;
+        }
     }
 
     fn sum(&mut self, other: &Self) {
