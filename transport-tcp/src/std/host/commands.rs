@@ -56,6 +56,15 @@ impl Payload {
         }
     }
 
+    /// How much data that is, and which way it goes.
+    pub(super) fn data(&self) -> Data {
+        let direction = match self {
+            Self::Nothing | Self::Read(_) | Self::ReadVectored(_) => Direction::ToHost,
+            Self::Write(_) | Self::WriteVectored(_) => Direction::FromHost,
+        };
+        direction.of(self.len())
+    }
+
     /// Bytes of all buffers.
     pub(super) fn len(&self) -> usize {
         match self {
@@ -83,23 +92,12 @@ impl Buffers {
         Self::Many(Vec::new())
     }
 
-    fn as_slice(&self) -> &[Buffer] {
-        match self {
-            Self::One(buffer) => std::slice::from_ref(buffer),
-            Self::Many(buffers) => buffers,
-        }
-    }
-
-    fn as_mut_slice(&mut self) -> &mut [Buffer] {
-        match self {
-            Self::One(buffer) => std::slice::from_mut(buffer),
-            Self::Many(buffers) => buffers,
-        }
-    }
-
     /// Bytes of all of them.
     pub(super) fn len(&self) -> usize {
-        self.as_slice().iter().map(|b| b.as_ref().len()).sum()
+        match self {
+            Self::One(buffer) => buffer.as_ref().len(),
+            Self::Many(buffers) => buffers.iter().map(|buffer| buffer.as_ref().len()).sum(),
+        }
     }
 
     /// The single buffer there is.
@@ -125,35 +123,43 @@ impl Buffers {
         }
     }
 
-    /// The buffer that byte `at` is in, and where in it.
-    fn find(&self, mut at: usize) -> Option<(usize, usize)> {
-        for (index, buffer) in self.as_slice().iter().enumerate() {
-            let len = buffer.as_ref().len();
-            if at < len {
-                return Some((index, at));
-            }
-            at -= len;
-        }
-        None
-    }
-
     /// Bytes from `at` on, at most `len`, as far as they are in one piece.
     fn piece(&self, at: usize, len: usize) -> &[u8] {
-        let Some((index, at)) = self.find(at) else {
-            return &[];
+        let (bytes, at) = match self {
+            Self::One(buffer) => (buffer.as_ref(), at),
+            Self::Many(buffers) => match find(buffers, at) {
+                Some((index, at)) => (buffers[index].as_ref(), at),
+                None => return &[],
+            },
         };
-        let bytes = &self.as_slice()[index].as_ref()[at..];
-        &bytes[..len.min(bytes.len())]
+        let bytes = bytes.get(at..).unwrap_or_default();
+        bytes.get(..len).unwrap_or(bytes)
     }
 
     fn piece_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
-        let Some((index, at)) = self.find(at) else {
-            return &mut [];
+        let (bytes, at) = match self {
+            Self::One(buffer) => (buffer.as_mut(), at),
+            Self::Many(buffers) => match find(buffers, at) {
+                Some((index, at)) => (buffers[index].as_mut(), at),
+                None => return &mut [],
+            },
         };
-        let bytes = &mut self.as_mut_slice()[index].as_mut()[at..];
+        let bytes = bytes.get_mut(at..).unwrap_or_default();
         let len = len.min(bytes.len());
         &mut bytes[..len]
     }
+}
+
+/// The buffer that byte `at` of all is in, and where in it.
+fn find(buffers: &[Buffer], mut at: usize) -> Option<(usize, usize)> {
+    for (index, buffer) in buffers.iter().enumerate() {
+        let len = buffer.as_ref().len();
+        if at < len {
+            return Some((index, at));
+        }
+        at -= len;
+    }
+    None
 }
 
 /// Names buffers that a queue has.
@@ -171,8 +177,8 @@ pub(super) struct Part {
 
 /// The buffers, and which part of them is each command's.
 ///
-/// Several commands may have parts of the same buffers: what is too long for one
-/// command is moved without being copied.
+/// Most commands have buffers of their own. Several may have parts of the same buffers:
+/// what is too long for one command is moved without being copied.
 #[derive(Default)]
 pub(super) struct Commands {
     slots: Vec<Option<Command>>,
@@ -181,12 +187,19 @@ pub(super) struct Commands {
 }
 
 /// A command under way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Command {
     pub(super) tag: u64,
-    pub(super) part: Part,
-    /// The buffers are of no use to other commands: they come back with this one.
-    pub(super) alone: bool,
+    pub(super) memory: Memory,
+}
+
+/// Where a command's data is.
+#[derive(Debug)]
+pub(super) enum Memory {
+    /// In buffers of its own, which come back with it.
+    Own(Buffers),
+    /// In buffers of several commands, from this byte on.
+    Shared(Job, usize),
 }
 
 impl Commands {
@@ -209,10 +222,15 @@ impl Commands {
         self.jobs[index].take().unwrap_or(Buffers::none())
     }
 
-    pub(super) fn put(&mut self, slot: SlotId, command: Command) {
-        if self.slots.len() <= slot.index() {
-            self.slots.resize_with(slot.index() + 1, || None);
+    /// There may be this many commands under way.
+    pub(super) fn grow(&mut self, depth: usize) {
+        if self.slots.len() < depth {
+            self.slots.resize_with(depth, || None);
         }
+    }
+
+    pub(super) fn put(&mut self, slot: SlotId, command: Command) {
+        self.grow(slot.index() + 1);
         self.slots[slot.index()] = Some(command);
     }
 
@@ -229,14 +247,20 @@ impl Commands {
 
     /// The bytes at `place`, as far as they are in one piece.
     pub(super) fn payload(&self, place: &Place) -> Option<&[u8]> {
-        let Part { job, at, .. } = self.slots.get(place.slot.index())?.as_ref()?.part;
-        let buffers = self.jobs.get(job.0)?.as_ref()?;
+        let command = self.slots.get(place.slot.index())?.as_ref()?;
+        let (buffers, at) = match &command.memory {
+            Memory::Own(buffers) => (buffers, 0),
+            Memory::Shared(job, at) => (self.jobs.get(job.0)?.as_ref()?, *at),
+        };
         Some(buffers.piece(at + place.offset as usize, place.len as usize))
     }
 
     fn payload_mut(&mut self, place: &Place) -> Option<&mut [u8]> {
-        let Part { job, at, .. } = self.slots.get(place.slot.index())?.as_ref()?.part;
-        let buffers = self.jobs.get_mut(job.0)?.as_mut()?;
+        let command = self.slots.get_mut(place.slot.index())?.as_mut()?;
+        let (buffers, at) = match &mut command.memory {
+            Memory::Own(buffers) => (buffers, 0),
+            Memory::Shared(job, at) => (self.jobs.get_mut(job.0)?.as_mut()?, *at),
+        };
         Some(buffers.piece_mut(at + place.offset as usize, place.len as usize))
     }
 }
@@ -262,20 +286,9 @@ mod tests {
         let buffers = lens.iter().map(|len| Buffer::from(vec![0; *len])).collect();
         let mut commands = Commands::default();
         let job = commands.open(Buffers::Many(buffers));
-        let part = Part {
-            job,
-            at: 1,
-            data: Data::ToHost(8),
-        };
-        let (slot, alone) = (SlotId(4), true);
-        commands.put(
-            slot,
-            Command {
-                tag: 7,
-                part,
-                alone,
-            },
-        );
+        let slot = SlotId(4);
+        let memory = Memory::Shared(job, 1);
+        commands.put(slot, Command { tag: 7, memory });
         let mut place = Place {
             slot,
             offset: 0,

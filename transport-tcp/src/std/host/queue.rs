@@ -15,7 +15,7 @@ use nvmf_core::time::Instant;
 use nvmf_core::wire::cqe::Cqe;
 use nvmf_core::wire::ids::Cid;
 use nvmf_core::wire::sqe::Sqe;
-use nvmf_core::{DataBuffers, Place, Source};
+use nvmf_core::{DataBuffers, Place, SlotId, Source};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -25,7 +25,7 @@ use super::super::buffer::Buffer;
 use super::super::devices::Devices;
 use super::super::growing::Growing;
 use super::super::outbox::{Outbox, Speaker};
-use super::commands::{Buffers, Command, Commands, Job, Part, Payload};
+use super::commands::{Buffers, Command, Commands, Job, Memory, Part, Payload};
 use super::error::Error;
 use super::options::Options;
 use super::socket;
@@ -38,6 +38,10 @@ const RECEIVES: usize = 8;
 
 /// Payload at least this long, in bytes, is received in its place.
 const DIRECT: usize = 16 * 1024;
+
+/// The time of what arrives. It is for how long the controller may take to close after our
+/// TermReq, which nobody waits for here; so no clock is asked.
+const UNTIMED: Instant = Instant::ZERO;
 
 /// A command that ended.
 #[derive(Debug)]
@@ -195,6 +199,7 @@ impl Queue {
     pub(super) fn configure(&mut self, depth: usize, inline_data: u32) {
         let depth = depth.min(transport::MAX_COMMANDS);
         self.machine.transport.configure(depth, inline_data);
+        self.machine.commands.grow(depth);
         self.depth = depth;
     }
 
@@ -247,16 +252,12 @@ impl Queue {
         if self.room() == 0 {
             return Err(Full(payload));
         }
-        let (buffers, direction) = payload.into_parts();
-        let len = buffers.len();
-        let data = direction.of(len);
-        let job = self.hold(buffers);
-        let part = Part { job, at: 0, data };
-        if self.put(sqe, part, tag, true) {
-            Ok(())
-        } else {
-            Err(Full(Payload::from_parts(self.release(job), direction)))
-        }
+        let Some(slot) = self.machine.transport.submit(sqe, payload.data()) else {
+            return Err(Full(payload));
+        };
+        let (buffers, _) = payload.into_parts();
+        self.put(slot, Memory::Own(buffers), tag);
+        Ok(())
     }
 
     /// Commands that may be added to those under way.
@@ -276,17 +277,19 @@ impl Queue {
 
     /// Like [`Queue::enqueue`], with a part of buffers that the queue has. False when it is full.
     pub(super) fn enqueue_part(&mut self, sqe: &Sqe, part: Part, tag: u64) -> bool {
-        self.room() > 0 && self.put(sqe, part, tag, false)
-    }
-
-    fn put(&mut self, sqe: &Sqe, part: Part, tag: u64, alone: bool) -> bool {
+        if self.room() == 0 {
+            return false;
+        }
         let Some(slot) = self.machine.transport.submit(sqe, part.data) else {
             return false;
         };
-        let command = Command { tag, part, alone };
-        self.machine.commands.put(slot, command);
-        self.outstanding += 1;
+        self.put(slot, Memory::Shared(part.job, part.at), tag);
         true
+    }
+
+    fn put(&mut self, slot: SlotId, memory: Memory, tag: u64) {
+        self.machine.commands.put(slot, Command { tag, memory });
+        self.outstanding += 1;
     }
 
     /// Commands under way: their CIDs and tags.
@@ -352,13 +355,17 @@ impl Queue {
             // A TermReq, if the machine has one to send.
             let _ = self.transmit();
         }
-        completions.append(&mut self.completed);
+        self.take_completed(completions);
         self.failed.map_or(Ok(()), Err)
     }
 
     /// What has completed while something was sent.
     pub(super) fn take_completed(&mut self, completions: &mut Vec<Completion>) {
-        completions.append(&mut self.completed);
+        if completions.is_empty() {
+            std::mem::swap(completions, &mut self.completed);
+        } else {
+            completions.append(&mut self.completed);
+        }
     }
 
     /// Why there is no connection any more, if that is so.
@@ -594,7 +601,6 @@ impl Queue {
     }
 
     fn input(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        let now = self.now();
         let mut rest = bytes;
         while !rest.is_empty() {
             let Machine {
@@ -602,7 +608,7 @@ impl Queue {
                 commands,
             } = &mut self.machine;
             let (taken, event) = transport
-                .handle_input(rest, commands, now)
+                .handle_input(rest, commands, UNTIMED)
                 .map_err(|fatal| Failure::Controller(host::Error::Transport(fatal)))?;
             rest = &rest[taken..];
             self.event(event)?;
@@ -631,9 +637,9 @@ impl Queue {
                     return Ok(());
                 };
                 self.outstanding -= 1;
-                let (buffer, buffers) = match command.alone {
-                    true => self.release(command.part.job).into_public(),
-                    false => (None, Vec::new()),
+                let (buffer, buffers) = match command.memory {
+                    Memory::Own(buffers) => buffers.into_public(),
+                    Memory::Shared(..) => (None, Vec::new()),
                 };
                 self.completed.push(Completion {
                     tag: command.tag,
