@@ -2,6 +2,7 @@
 use core::time::Duration;
 
 use nvmf_core::block::Geometry;
+use nvmf_core::digest::Crc32c;
 use nvmf_core::target::Namespace;
 use nvmf_core::tcp::target::Config as Transport;
 use nvmf_core::time::{Instant, sooner};
@@ -40,17 +41,15 @@ pub struct Settings {
     pub port: u16,
     /// For initial sequence numbers: better different at each start.
     pub seed: u64,
+    /// The CRC32C engine: [`portable`](nvmf_core::digest::portable) if the
+    /// processor has none.
+    pub crc32c: Crc32c,
 }
-
-/// Bytes of a large buffer: what a command may move.
-const LARGE_BUFFER: usize = 8192;
-/// Bytes of a small buffer.
-const SMALL_BUFFER: usize = 4096;
 
 /// Memory that is zero at the start, which costs no flash in a static: the state
 /// of `CONNECTIONS` connections of `DEPTH` commands each, `RING` bytes each way
-/// for each of their sockets, and `LARGE` buffers of 8 KiB and `SMALL` ones of
-/// 4 KiB for the data of commands.
+/// for each of their sockets, and `LARGE` and `SMALL` buffers for the data of
+/// commands. A command may move as much as a large one has: `LARGE_BYTES`.
 #[derive(Debug)]
 pub struct Arena<
     const CONNECTIONS: usize,
@@ -58,12 +57,14 @@ pub struct Arena<
     const RING: usize,
     const LARGE: usize,
     const SMALL: usize,
+    const LARGE_BYTES: usize = 8192,
+    const SMALL_BYTES: usize = 4096,
 > {
     seats: [Seat<'static, DEPTH>; CONNECTIONS],
     receive: [[u8; RING]; CONNECTIONS],
     transmit: [[u8; RING]; CONNECTIONS],
-    large: [[u8; LARGE_BUFFER]; LARGE],
-    small: [[u8; SMALL_BUFFER]; SMALL],
+    large: [[u8; LARGE_BYTES]; LARGE],
+    small: [[u8; SMALL_BYTES]; SMALL],
 }
 
 impl<
@@ -72,7 +73,9 @@ impl<
     const RING: usize,
     const LARGE: usize,
     const SMALL: usize,
-> Arena<CONNECTIONS, DEPTH, RING, LARGE, SMALL>
+    const LARGE_BYTES: usize,
+    const SMALL_BYTES: usize,
+> Arena<CONNECTIONS, DEPTH, RING, LARGE, SMALL, LARGE_BYTES, SMALL_BYTES>
 {
     /// All zero.
     #[allow(clippy::new_without_default, reason = "it belongs in a static")]
@@ -82,8 +85,8 @@ impl<
             seats: [const { Seat::new() }; CONNECTIONS],
             receive: [[0; RING]; CONNECTIONS],
             transmit: [[0; RING]; CONNECTIONS],
-            large: [[0; LARGE_BUFFER]; LARGE],
-            small: [[0; SMALL_BUFFER]; SMALL],
+            large: [[0; LARGE_BYTES]; LARGE],
+            small: [[0; SMALL_BYTES]; SMALL],
         }
     }
 }
@@ -160,11 +163,13 @@ impl<const CONNECTIONS: usize, const DEPTH: usize> Server<CONNECTIONS, DEPTH> {
         const RING: usize,
         const LARGE: usize,
         const SMALL: usize,
+        const LARGE_BYTES: usize,
+        const SMALL_BYTES: usize,
         const BUFFERS: usize,
         const NAMESPACES: usize,
     >(
         settings: &Settings,
-        arena: &'static mut Arena<CONNECTIONS, DEPTH, RING, LARGE, SMALL>,
+        arena: &'static mut Arena<CONNECTIONS, DEPTH, RING, LARGE, SMALL, LARGE_BYTES, SMALL_BYTES>,
         tables: &'static mut Tables<CONNECTIONS, BUFFERS, NAMESPACES>,
         devices: &'static mut [Device<'static>; NAMESPACES],
         nic: &mut impl phy::Device,
@@ -204,7 +209,8 @@ impl<const CONNECTIONS: usize, const DEPTH: usize> Server<CONNECTIONS, DEPTH> {
             firmware: env!("CARGO_PKG_VERSION"),
             port: settings.port,
             transport: Transport {
-                maxh2cdata: LARGE_BUFFER as u32,
+                maxh2cdata: LARGE_BYTES as u32,
+                crc32c: settings.crc32c,
                 icreq_timeout: HANDSHAKE_TIMEOUT,
                 ..Transport::default()
             },

@@ -13,6 +13,7 @@ use core::panic::PanicInfo;
 use cortex_m::peripheral::NVIC;
 use cortex_m::singleton;
 use cortex_m_rt::{entry, exception};
+use nvmf_core::digest::portable;
 use nvmf_core::wire::ids::Nqn;
 use nvmf_firmware::sd::Card;
 use nvmf_firmware::server::{Arena, Server, Settings, Tables};
@@ -87,6 +88,7 @@ fn main() -> ! {
         gateway: Some(Ipv4Address::new(10, 0, 2, 2)),
         port: 4420,
         seed: 0x6E76_6D66,
+        crc32c: portable,
     };
     let mut server: Server<CONNECTIONS, DEPTH> =
         Server::new(&settings, ARENA, TABLES, devices, NIC, clock.now());
