@@ -11,6 +11,7 @@ mod bytes;
 pub mod command;
 pub mod digest;
 pub mod host;
+pub mod rdma;
 pub mod storage;
 pub mod target;
 pub mod tcp;

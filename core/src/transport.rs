@@ -133,7 +133,8 @@ pub enum InCapsule {
     Whole(u32),
     /// Its digest was wrong.
     Corrupt,
-    /// The command's descriptor says it is elsewhere than at the start.
+    /// The command's descriptor says that it is elsewhere than at the start, or goes on
+    /// beyond the end.
     Misplaced,
     /// There was no buffer for it.
     Dropped,

@@ -1,8 +1,6 @@
 //! NVMe/RDMA: the binding of `nvmf-core` to RDMA verbs.
 //!
-//! This crate is its own manual page so far; there is no code in it. What it
-//! will bind is settled by the core, which knows transports by one trait,
-//! `nvmf_core::Transport`:
+//! The core knows transports by one trait, `nvmf_core::Transport`:
 //!
 //! | the core asks | over TCP | over RDMA |
 //! |---|---|---|
@@ -11,15 +9,17 @@
 //! | complete | CapsuleResp | SEND (with invalidate) |
 //!
 //! Everything of NVMe, from Connect to Dataset Management, is above that trait
-//! and is not written again. The wire formats that RDMA adds are in the core
-//! already: keyed SGL descriptors (`nvmf_core::wire::sgl`) and the private data
-//! of the connection manager (`nvmf_core::wire::cm`).
+//! and is not written again; `nvmf_core::rdma` is the two ends of it that RDMA
+//! adds. This crate drives them over a device, which it knows by two traits:
 //!
-//! Planned parts, in the order in which they are built:
-//!
-//! | module | what it will be |
+//! | module | what it is |
 //! |---|---|
-//! | `verbs` | the traits `Verbs` and `Cm`: post, poll with a budget, register; no allocator, no type of a library |
-//! | `sim` | an in-memory fabric that checks what a network card checks |
-//! | `ibv` | libibverbs and librdmacm, found at run time |
+//! | [`verbs`] | what a device does: post, poll, register. No allocator, no library's type |
+//! | [`cm`] | what a connection manager does |
 #![no_std]
+
+pub mod cm;
+pub mod verbs;
+
+pub use cm::Cm;
+pub use verbs::Verbs;

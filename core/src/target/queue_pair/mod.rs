@@ -360,6 +360,24 @@ where
             .unwrap_or(&[])
     }
 
+    /// Takes a command's buffer away, for a network's device to have while it reads or
+    /// writes it: it comes back by [`QueuePair::put_buffer`], before anything else is
+    /// said of the command.
+    pub(crate) fn take_buffer(&mut self, slot: SlotId) -> Option<B> {
+        self.work(slot)?.buffer.take()
+    }
+
+    /// Gives a command a buffer; it comes back if the command has one, or is none.
+    pub(crate) fn put_buffer(&mut self, slot: SlotId, buffer: B) -> Option<B> {
+        match self.work(slot) {
+            Some(work) if work.buffer.is_none() => {
+                work.buffer = Some(buffer);
+                None
+            }
+            _ => Some(buffer),
+        }
+    }
+
     /// The buffer at `place`, for the transport to receive into.
     pub fn payload_mut(&mut self, place: &Place) -> &mut [u8] {
         let (from, len) = (place.offset as usize, place.len as usize);
