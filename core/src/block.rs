@@ -149,10 +149,11 @@ pub trait BlockDevice {
     /// Size and abilities; constant while the device is in use.
     fn geometry(&self) -> Geometry;
 
-    /// Starts an operation.
+    /// Takes an operation. It may start no sooner than at the next [`BlockDevice::poll`], so that
+    /// those of one turn start together.
     fn submit(&mut self, request: Request<Self::Buffer>) -> Submit<Self::Buffer>;
 
-    /// The next operation that ended, if any.
+    /// Starts what waits to be started; the next operation that ended, if any.
     fn poll(&mut self) -> Option<Completion<Self::Buffer>>;
 
     /// When [`BlockDevice::poll`] should be called even if nothing wakes the binding.

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use nvmf::block::spec::Spec;
-use nvmf::block::{self, pool::Pool};
+use nvmf::block::{self, Engines};
 use nvmf_core::host::command;
 use nvmf_core::tcp::rx::{Digests, End, Framer, Progress};
 use nvmf_core::tcp::tx::{Dress, MAX_HEAD};
@@ -80,10 +80,10 @@ fn transfer(count: u64, opcode: IoOpcode, inline: usize) -> Result<(), Box<dyn E
     let nqn: Nqn = NQN.parse()?;
     let mut subsystem = Subsystem::new(nqn.clone());
     let disk = Spec::parse_ram("1M")?;
-    let pool = Pool::new(1)?;
+    let engines = Engines::start(1)?;
     subsystem
         .namespaces
-        .push(block::open(&disk, NQN, Nsid(1), &pool)?);
+        .push(block::open(&disk, NQN, Nsid(1), &engines)?);
     let mut config = Config {
         listen: vec![([127, 0, 0, 1], 0).into()],
         subsystems: vec![subsystem],

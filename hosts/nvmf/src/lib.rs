@@ -1,4 +1,4 @@
 //! What the `nvmf` command is made of.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod block;

@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, FromArgMatches};
 use nvmf::block::spec::{Spec, parse_size};
-use nvmf::block::{self, pool::Pool};
+use nvmf::block::{self, Engines, pool::Pool};
 use nvmf_core::wire::ids::{Nqn, Nsid};
 use nvmf_tcp::std::catalog::Subsystem;
 use nvmf_tcp::std::target::{Config, Error, SocketOptions, Stopper, Target};
@@ -204,14 +204,20 @@ impl clap::Args for Namespaces {
                     .help("Serve memory, which is taken as it is written and lost in the end"),
             )
             .arg(
-                namespace(FILE, "PATH[,size=SIZE][,bs=4096][,ro][,uuid=UUID]")
+                namespace(FILE, "PATH[,size=SIZE][,OPTION...]")
                     .value_parser(Spec::parse_file)
                     .help("Serve a file or a block device")
                     .long_help(
                         "Serve a file or a block device\n\n\
-                         size= creates a file that does not exist, without taking the space; \
-                         bs= is the block size, 512 or 4096; ro forbids writing; uuid= replaces the \
-                         one that is made from the path. A comma in PATH is written twice.",
+                         size=SIZE creates a file that does not exist, without taking the space; \
+                         bs= is the block size, 512 or 4096; ro forbids writing; uuid=UUID replaces \
+                         the one that is made from the path.\n\n\
+                         direct=on bypasses the page cache, or refuses where that is impossible; \
+                         direct=off lets this machine cache the data; direct=auto, the default, \
+                         bypasses it where it can. io=uring has the kernel do the I/O by io_uring, \
+                         io=threads has threads do it; io=auto, the default, takes io_uring where \
+                         it is there and permitted.\n\n\
+                         A comma in PATH is written twice.",
                     ),
             )
             .arg(
@@ -259,8 +265,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         .nqn
         .clone()
         .unwrap_or_else(|| default_nqn(&args.listen));
-    let pool = Pool::new(Pool::default_size()).context("cannot start threads for files")?;
-    let subsystem = subsystem(&args, &nqn, &pool)?;
+    let engines = Engines::start(Pool::default_size()).context("cannot start threads for files")?;
+    let subsystem = subsystem(&args, &nqn, &engines)?;
     let config = config(&args, subsystem.clone());
     let stop_timeout = config.stop_timeout;
     let target = Target::bind(config).map_err(explain)?;
@@ -277,7 +283,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// Opens the namespaces.
-fn subsystem(args: &Args, nqn: &Nqn, pool: &Pool) -> anyhow::Result<Subsystem> {
+fn subsystem(args: &Args, nqn: &Nqn, engines: &Engines) -> anyhow::Result<Subsystem> {
     let mut subsystem = Subsystem::new(nqn.clone());
     subsystem.model.clone_from(&args.model);
     if let Some(serial) = &args.serial {
@@ -287,7 +293,7 @@ fn subsystem(args: &Args, nqn: &Nqn, pool: &Pool) -> anyhow::Result<Subsystem> {
         subsystem.allowed_hosts = Some(args.allow_host.clone());
     }
     for (nsid, spec) in (1..).map(Nsid).zip(&args.namespaces.0) {
-        let namespace = block::open(spec, nqn.as_str(), nsid, pool)?;
+        let namespace = block::open(spec, nqn.as_str(), nsid, engines)?;
         tracing::info!(nsid = nsid.0, "serving {spec}");
         subsystem.namespaces.push(namespace);
     }

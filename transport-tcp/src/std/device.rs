@@ -20,8 +20,9 @@ pub trait Namespace: Send + Sync {
 
 /// One worker's handle on a [`Namespace`].
 ///
-/// When it answers [`Submit::Busy`](nvmf_core::block::Submit::Busy), requests
-/// of this same handle are under way, so a completion to retry after will come.
+/// It is polled before its worker sleeps, if anything was submitted. When it answers
+/// [`Submit::Busy`](nvmf_core::block::Submit::Busy), requests of this same handle are under
+/// way, so a completion to retry after will come.
 /// Dropping it drops what is under way, buffers included, as it ends.
 pub trait Device: BlockDevice<Buffer = Buffer> + Send {
     /// The stored bytes `byte .. byte + len`, in place, to send from; `None`

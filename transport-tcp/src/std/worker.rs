@@ -123,11 +123,13 @@ impl Worker {
         for message in self.mailbox().take() {
             self.message(message);
         }
-        let more_completions = self.poll_devices();
+        let mut more_completions = self.poll_devices();
         self.expire();
         self.retry_waiting();
         self.tell_changed();
         self.serve_scheduled();
+        // What was submitted in this turn starts now, together.
+        more_completions |= self.poll_devices();
         more_completions
             || !self.scheduled.is_empty()
             || !self.local.changed.is_empty()

@@ -1,70 +1,70 @@
 //! Files and block devices.
 //!
-//! All that may block is done by the [`pool`](super::pool); only a read that the page
-//! cache can satisfy is done by the worker itself. This module says what is done,
-//! `open.rs` how a file comes to be served.
+//! `open.rs` says how a file comes to be served, `task.rs` what system calls an operation takes.
+//! They are made by an io_uring of the worker's, or by the [`pool`](super::pool)'s threads.
 //!
 //! | operation | system call |
 //! |---|---|
 //! | Read, Compare, Verify | `pread` |
 //! | Write, with FUA | `pwrite`, `pwritev2(RWF_DSYNC)` |
 //! | Flush | `fdatasync` |
-//! | Deallocate | `fallocate(PUNCH_HOLE)`; nothing where that is not supported |
+//! | Deallocate | `fallocate(PUNCH_HOLE)`, `BLKDISCARD` of a block device; nothing where that is not supported |
 //! | Write Zeroes | `fallocate(ZERO_RANGE)`, or `PUNCH_HOLE` first if the space may be given back; written zeroes where neither is supported |
 //!
-//! On a block device the kernel turns the same `fallocate` modes into the
-//! device's own Write Zeroes command, with or without unmapping. A device that can
-//! only discard, without a promise of zeroes, keeps its data when a host
-//! deallocates: `BLKDISCARD` would need an unsafe ioctl.
+//! On a block device the kernel turns the same `fallocate` modes into the device's own Write Zeroes
+//! command, with or without unmapping. `BLKDISCARD` promises no zeroes, and neither does Deallocate.
+//! It is left to a thread: an io_uring knows it since Linux 6.12 only, and cannot be asked whether it
+//! does without discarding something.
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::os::unix::fs::FileExt;
+use std::io::IoSliceMut;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nvmf_core::block::{
-    BlockDevice, Completion, Extent, Geometry, MediaError, Op, Request, Submit,
-};
+use nvmf_core::block::{BlockDevice, Completion, Geometry, MediaError, Op, Request, Submit};
 use nvmf_tcp::std::buffer::Buffer;
 use nvmf_tcp::std::device::{Device, Identity, Namespace};
 use nvmf_tcp::std::waker::Waker;
-use rustix::fs::FallocateFlags;
-use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+use rustix::io::{Errno, ReadWriteFlags};
 
+use self::task::Failure;
+use super::engines::Engines;
 use super::open::Opened;
-use super::pool::{Handle, Media, Pool};
+use super::pool::{self, Media};
+use super::uring;
 use super::{check, payload};
+
+mod calls;
+pub(super) mod task;
 
 /// What a worker copies out of the page cache itself, in bytes; the copy of
 /// more would keep other connections waiting.
-const INLINE: u64 = 128 * 1024;
-
-/// What Compare, Verify and written zeroes move at a time, in bytes.
-const PIECE: usize = 256 * 1024;
-
-const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
-const ZERO: FallocateFlags = FallocateFlags::ZERO_RANGE.union(FallocateFlags::KEEP_SIZE);
+pub(super) const INLINE: u64 = 128 * 1024;
 
 /// A namespace in a file or on a block device.
 pub struct FileNamespace {
     store: Arc<Store>,
     identity: Identity,
-    pool: Pool,
+    engines: Engines,
+    /// By an io_uring, where there is one.
+    uring: bool,
 }
 
 impl FileNamespace {
-    pub(super) fn new(opened: Opened, identity: Identity, pool: &Pool) -> Self {
+    pub(super) fn new(opened: Opened, identity: Identity, engines: &Engines, uring: bool) -> Self {
         Self {
             store: Arc::new(Store {
                 file: opened.file,
+                device: opened.device,
                 path: opened.stable_path,
                 geometry: opened.geometry,
+                direct: opened.direct,
                 cached: AtomicBool::new(!opened.direct),
                 complained: AtomicBool::new(false),
             }),
             identity,
-            pool: pool.clone(),
+            engines: engines.clone(),
+            uring,
         }
     }
 }
@@ -79,16 +79,29 @@ impl Namespace for FileNamespace {
     }
 
     fn open(&self, waker: &Waker) -> Box<dyn Device> {
+        let ring = self
+            .uring
+            .then(|| self.engines.rings.open(&self.store, waker));
+        let ring = ring.and_then(|opened| {
+            opened
+                .inspect_err(|error| {
+                    let path = self.store.path.display();
+                    tracing::warn!("{path}: a worker has no io_uring, threads do its I/O: {error}");
+                })
+                .ok()
+        });
         Box::new(FileDevice {
             store: Arc::clone(&self.store),
-            pool: Handle::new(&self.pool, self.store.clone(), waker),
+            ring,
+            pool: pool::Handle::new(&self.engines.pool, self.store.clone(), waker),
         })
     }
 }
 
 struct FileDevice {
     store: Arc<Store>,
-    pool: Handle,
+    ring: Option<uring::Handle>,
+    pool: pool::Handle,
 }
 
 impl BlockDevice for FileDevice {
@@ -102,23 +115,37 @@ impl BlockDevice for FileDevice {
         if let Err(error) = check(&self.store.geometry, &request) {
             return Submit::Done(request.complete(Err(error)));
         }
-        if self.store.read_cached(&mut request) {
+        if is_nothing(request.op) || self.store.read_cached(&mut request) {
             return Submit::Done(request.complete(Ok(())));
         }
-        self.pool.submit(request)
+        let discards = self.store.device && matches!(request.op, Op::Deallocate(_));
+        match &mut self.ring {
+            Some(ring) if !discards => ring.submit(request),
+            _ => self.pool.submit(request),
+        }
     }
 
     fn poll(&mut self) -> Option<Completion<Buffer>> {
+        if let Some(ended) = self.ring.as_mut().and_then(uring::Handle::poll) {
+            let (request, result) = ended;
+            let result = result.map_err(|failure| self.store.failed(request.op, &failure));
+            return Some(request.complete(result));
+        }
         self.pool.poll()
     }
 }
 
 impl Device for FileDevice {}
 
-struct Store {
-    file: File,
+/// A file and what is known about it, for all workers.
+pub(super) struct Store {
+    pub(super) file: File,
+    /// It is a block device.
+    pub(super) device: bool,
     path: PathBuf,
     geometry: Geometry,
+    /// Its I/O bypasses the page cache.
+    pub(super) direct: bool,
     /// Reads may be satisfied by the page cache without blocking.
     cached: AtomicBool,
     /// A failure was reported already.
@@ -127,33 +154,8 @@ struct Store {
 
 impl Media for Store {
     fn perform(&self, op: Op, buffer: Option<&mut Buffer>) -> Result<(), MediaError> {
-        let (result, error) = match op {
-            Op::Read(extent) => {
-                let into = payload(buffer, extent).ok_or(MediaError::Read)?;
-                (self.file.read_exact_at(into, extent.byte), MediaError::Read)
-            }
-            Op::Write { extent, fua } => {
-                let from = payload(buffer, extent).ok_or(MediaError::Write)?;
-                (self.write(extent.byte, from, fua), MediaError::Write)
-            }
-            Op::Compare(extent) => {
-                let with = payload(buffer, extent).ok_or(MediaError::Read)?;
-                match self.compare(extent, with) {
-                    Ok(true) => return Ok(()),
-                    Ok(false) => return Err(MediaError::Miscompare),
-                    Err(error) => (Err(error), MediaError::Read),
-                }
-            }
-            Op::Verify(extent) => (self.pieces(extent, |_, _| true).map(drop), MediaError::Read),
-            Op::WriteZeroes {
-                extent,
-                deallocate,
-                fua,
-            } => (self.zero(extent, deallocate, fua), MediaError::Write),
-            Op::Deallocate(extent) => (self.deallocate(extent), MediaError::Write),
-            Op::Flush => (self.file.sync_data(), MediaError::Write),
-        };
-        result.map_err(|cause| self.failed(op, &cause, error))
+        calls::perform(&self.file, self.device, op, buffer)
+            .map_err(|failure| self.failed(op, &failure))
     }
 }
 
@@ -181,104 +183,12 @@ impl Store {
         }
     }
 
-    fn write(&self, mut at: u64, mut from: &[u8], fua: bool) -> io::Result<()> {
-        if !fua {
-            return self.file.write_all_at(from, at);
-        }
-        while !from.is_empty() {
-            let flags = ReadWriteFlags::DSYNC;
-            match rustix::io::pwritev2(&self.file, &[IoSlice::new(from)], at, flags) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => {
-                    at += written as u64;
-                    from = from.get(written..).unwrap_or_default();
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                    self.file.write_all_at(from, at)?;
-                    return self.file.sync_data();
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
-
-    fn compare(&self, extent: Extent, with: &[u8]) -> io::Result<bool> {
-        self.pieces(extent, |at, stored| {
-            with.get(at..).is_some_and(|with| with.starts_with(stored))
-        })
-    }
-
-    /// Reads piece by piece, and shows each with its place in the extent, for as long
-    /// as `wanted` says so; false if it did not to the end.
-    fn pieces(
-        &self,
-        extent: Extent,
-        mut wanted: impl FnMut(usize, &[u8]) -> bool,
-    ) -> io::Result<bool> {
-        let mut piece = Buffer::zeroed(at_most_a_piece(extent.len));
-        let mut done = 0;
-        while done < extent.len {
-            let len = at_most_a_piece(extent.len - done);
-            let into = piece.as_mut().get_mut(..len).unwrap_or_default();
-            self.file.read_exact_at(into, extent.byte + done)?;
-            if !wanted(usize::try_from(done).unwrap_or(usize::MAX), into) {
-                return Ok(false);
-            }
-            done += len as u64;
-        }
-        Ok(true)
-    }
-
-    fn deallocate(&self, extent: Extent) -> io::Result<()> {
-        self.fallocate(HOLE, extent).map(drop)
-    }
-
-    fn zero(&self, extent: Extent, deallocate: bool, fua: bool) -> io::Result<()> {
-        let modes = if deallocate {
-            [HOLE, ZERO]
-        } else {
-            [ZERO, HOLE]
+    /// What a failure is to the host. Logs the first aloud, the others in a whisper: a host can
+    /// cause as many as it likes.
+    fn failed(&self, op: Op, failure: &Failure) -> MediaError {
+        let Some(cause) = &failure.cause else {
+            return failure.error;
         };
-        let mut zeroed = false;
-        for mode in modes {
-            zeroed = zeroed || self.fallocate(mode, extent)?;
-        }
-        if !zeroed {
-            self.write_zeroes(extent)?;
-        }
-        if fua { self.file.sync_data() } else { Ok(()) }
-    }
-
-    fn write_zeroes(&self, extent: Extent) -> io::Result<()> {
-        let zeroes = Buffer::zeroed(at_most_a_piece(extent.len));
-        let mut done = 0;
-        while done < extent.len {
-            let len = at_most_a_piece(extent.len - done);
-            let from = zeroes.as_ref().get(..len).unwrap_or_default();
-            self.file.write_all_at(from, extent.byte + done)?;
-            done += len as u64;
-        }
-        Ok(())
-    }
-
-    /// False when the file system or device does not do this.
-    fn fallocate(&self, mode: FallocateFlags, extent: Extent) -> io::Result<bool> {
-        if extent.len == 0 {
-            return Ok(true);
-        }
-        let call = || rustix::fs::fallocate(&self.file, mode, extent.byte, extent.len);
-        match retry_on_intr(call) {
-            Ok(()) => Ok(true),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Logs the first failure aloud, the others in a whisper: a host can cause as many
-    /// as it likes.
-    fn failed(&self, op: Op, cause: &io::Error, error: MediaError) -> MediaError {
         if self.complained.swap(true, Ordering::Relaxed) {
             tracing::debug!("{}: {op:?}: {cause}", self.path.display());
         } else {
@@ -290,14 +200,19 @@ impl Store {
         match Errno::from_io_error(cause) {
             Some(Errno::NOSPC | Errno::DQUOT) => MediaError::Full,
             Some(Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM) => MediaError::NotReady,
-            _ => error,
+            _ => failure.error,
         }
     }
 }
 
-/// `len` as a length to move at once: [`PIECE`] or less.
-fn at_most_a_piece(len: u64) -> usize {
-    usize::try_from(len).map_or(PIECE, |len| len.min(PIECE))
+/// Whether an operation that moves no payload covers no bytes: `fallocate` would refuse it.
+fn is_nothing(op: Op) -> bool {
+    match op {
+        Op::Deallocate(extent) | Op::Verify(extent) | Op::WriteZeroes { extent, .. } => {
+            extent.len == 0
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]

@@ -4,10 +4,11 @@
 //! |---|---|---|---|
 //! | [`ram`] | lent in place | copied | never; large deallocations go to the pool |
 //! | [`null`] | zeroes, lent | vanish | never |
-//! | [`file`](mod@file) | direct I/O where it can be | direct I/O where it can be | never: the pool does it |
+//! | [`file`](mod@file) | direct I/O where it can be | direct I/O where it can be | never: an io_uring does it, or the pool |
 //!
-//! A worker opens its own handle on each namespace. System calls that may block
-//! are made by the threads of one [`pool`], which all handles share.
+//! A worker opens its own handle on each namespace. System calls that may block are made by the
+//! kernel, for the worker's io_uring, or by the threads of one [`pool`], which all handles share.
+use std::path::Path;
 use std::sync::Arc;
 
 use nvmf_core::block::{Extent, Geometry, MediaError, Op, Request};
@@ -15,10 +16,12 @@ use nvmf_core::wire::ids::Nsid;
 use nvmf_tcp::std::buffer::Buffer;
 use nvmf_tcp::std::device::Namespace;
 
+pub use engines::Engines;
 pub use open::OpenError;
-pub use pool::Pool;
-pub use spec::{Kind, Spec};
+pub use spec::{Direct, Io, Kind, Spec};
+pub use uring::Unavailable;
 
+mod engines;
 pub mod file;
 pub mod identity;
 pub mod null;
@@ -26,12 +29,14 @@ mod open;
 pub mod pool;
 pub mod ram;
 pub mod spec;
+#[allow(unsafe_code)]
+mod uring;
 
 #[cfg(test)]
 mod testing;
 
 /// Opens what `spec` names, as namespace `nsid` of the subsystem `nqn`, which its
-/// identifiers depend on. Operations that block run on `pool`.
+/// identifiers depend on. Operations that block are left to `engines`.
 ///
 /// # Errors
 /// [`OpenError`], with a hint at what would do.
@@ -39,7 +44,7 @@ pub fn open(
     spec: &Spec,
     nqn: &str,
     nsid: Nsid,
-    pool: &Pool,
+    engines: &Engines,
 ) -> Result<Arc<dyn Namespace>, OpenError> {
     let identity = || match spec.uuid {
         Some(uuid) => identity::from_uuid(uuid),
@@ -54,7 +59,8 @@ pub fn open(
     };
     Ok(match spec.kind {
         Kind::Ram { bytes } => {
-            Arc::new(ram::Ram::new(shift, bytes >> shift, identity(), pool).map_err(memory(bytes))?)
+            let ram = ram::Ram::new(shift, bytes >> shift, identity(), &engines.pool);
+            Arc::new(ram.map_err(memory(bytes))?)
         }
         Kind::Null { bytes } => {
             Arc::new(null::Null::new(shift, bytes >> shift, identity()).map_err(memory(bytes))?)
@@ -63,22 +69,43 @@ pub fn open(
             ref path,
             size,
             read_only,
+            direct,
+            io,
         } => {
             let opening = open::Opening {
                 path,
                 size,
                 block_shift: spec.block_shift,
                 read_only,
-                direct: true,
+                direct,
             };
             let opened = opening.open()?;
             let identity = match spec.uuid {
                 Some(uuid) => identity::from_uuid(uuid),
                 None => identity::of_path(nqn, &opened.stable_path),
             };
-            Arc::new(file::FileNamespace::new(opened, identity, pool))
+            let uring = uring_is_wanted(io, path)?;
+            Arc::new(file::FileNamespace::new(opened, identity, engines, uring))
         }
     })
+}
+
+/// Whether a file's I/O is to be done by io_uring.
+fn uring_is_wanted(io: Io, path: &Path) -> Result<bool, OpenError> {
+    if io == Io::Threads {
+        return Ok(false);
+    }
+    match (uring::probe(), io) {
+        (Ok(()), _) => Ok(true),
+        (Err(source), Io::Uring) => Err(OpenError::Uring {
+            path: path.into(),
+            source,
+        }),
+        (Err(why), _) => {
+            tracing::info!("{}: threads do its I/O, as {why}", path.display());
+            Ok(false)
+        }
+    }
 }
 
 /// Refuses what the geometry does not allow. Whoever builds requests has checked

@@ -8,7 +8,8 @@ use nvmf_core::block::Geometry;
 use nvmf_tcp::std::buffer::{ALIGNMENT, Buffer};
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags};
 
-use super::spec::{DEFAULT_SHIFT, Size};
+use super::spec::{DEFAULT_SHIFT, Direct, Size};
+use super::uring::Unavailable;
 
 /// Why a namespace cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +84,22 @@ pub enum OpenError {
         /// What the system says.
         source: io::Error,
     },
+    /// The page cache cannot be bypassed as was asked.
+    #[error("{path}: direct=on, but {why}; leave it out to go through the page cache")]
+    Direct {
+        /// The file or device.
+        path: PathBuf,
+        /// What stands against it.
+        why: String,
+    },
+    /// No io_uring, which was asked for.
+    #[error("{path}: io=uring, but {source}; leave it out for threads to do the I/O")]
+    Uring {
+        /// The file or device.
+        path: PathBuf,
+        /// What stands against it.
+        source: Unavailable,
+    },
     /// No address space.
     #[error("{size} cannot be mapped: {source}")]
     Memory {
@@ -102,14 +119,15 @@ pub(super) struct Opening<'a> {
     /// log2 of the block size; `None` for what suits.
     pub(super) block_shift: Option<u8>,
     pub(super) read_only: bool,
-    /// Whether direct I/O is wanted; it may be impossible all the same.
-    pub(super) direct: bool,
+    pub(super) direct: Direct,
 }
 
 /// A file or block device that nobody else serves. The lock lasts as long as the file is open.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) file: File,
+    /// It is a block device.
+    pub(super) device: bool,
     pub(super) geometry: Geometry,
     /// The page cache is not used.
     pub(super) direct: bool,
@@ -131,7 +149,7 @@ impl Opening<'_> {
                 block,
             });
         }
-        let direct = self.direct && bypass_page_cache(&file, block, self.path);
+        let direct = self.bypass_page_cache(&file, block)?;
         let preferred = file.metadata().map_or(0, |found| found.blksize());
         let geometry = Geometry {
             block_shift: shift,
@@ -148,6 +166,7 @@ impl Opening<'_> {
         };
         Ok(Opened {
             file,
+            device: kind.is_block_device(),
             geometry,
             direct,
             stable_path: stable_path.map_err(|error| self.failed("finding its path", error))?,
@@ -279,6 +298,25 @@ impl Opening<'_> {
         Ok(shift)
     }
 
+    /// Whether it is done, where it can be done and is not unwanted.
+    fn bypass_page_cache(self, file: &File, block: u32) -> Result<bool, OpenError> {
+        if self.direct == Direct::Off {
+            return Ok(false);
+        }
+        match (turn_direct_on(file, block), self.direct) {
+            (Ok(()), _) => Ok(true),
+            (Err(why), Direct::On) => Err(OpenError::Direct {
+                path: self.path.into(),
+                why,
+            }),
+            (Err(why), _) => {
+                let path = self.path.display();
+                tracing::info!("{path}: through the page cache, as {why}");
+                Ok(false)
+            }
+        }
+    }
+
     fn failed(self, doing: &'static str, source: io::Error) -> OpenError {
         OpenError::Io {
             path: self.path.into(),
@@ -293,21 +331,17 @@ fn flags(extra: OFlags) -> i32 {
 }
 
 /// Turns direct I/O on if the file takes it with blocks and buffers like ours.
-fn bypass_page_cache(file: &File, block: u32, path: &Path) -> bool {
-    let Ok(flags) = rustix::fs::fcntl_getfl(file) else {
-        return false;
+fn turn_direct_on(file: &File, block: u32) -> Result<(), String> {
+    let refused = |error| format!("direct I/O is refused: {error}");
+    let flags = rustix::fs::fcntl_getfl(file).map_err(refused)?;
+    rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT).map_err(refused)?;
+    let why = match direct_alignment(file, block) {
+        Some(alignment) if alignment != 0 && block.is_multiple_of(alignment) => return Ok(()),
+        Some(0) | None => "direct I/O is not possible there".to_owned(),
+        Some(alignment) => format!("direct I/O needs blocks of {alignment} bytes"),
     };
-    let why = match rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT) {
-        Ok(()) => match direct_alignment(file, block) {
-            Some(alignment) if alignment != 0 && block.is_multiple_of(alignment) => return true,
-            Some(0) | None => "direct I/O is not possible there".into(),
-            Some(alignment) => format!("direct I/O needs blocks of {alignment} bytes"),
-        },
-        Err(error) => format!("direct I/O is refused: {error}"),
-    };
-    let _ = rustix::fs::fcntl_setfl(file, flags);
-    tracing::info!("{}: through the page cache, as {why}", path.display());
-    false
+    rustix::fs::fcntl_setfl(file, flags).map_err(refused)?;
+    Err(why)
 }
 
 /// What offsets and lengths must be multiples of, in bytes; 0 if there is no direct

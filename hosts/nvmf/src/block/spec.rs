@@ -4,6 +4,7 @@
 //! RAM    SIZE[,bs=512|4096][,uuid=UUID]
 //! null   SIZE[,bs=512|4096][,uuid=UUID]
 //! file   PATH[,size=SIZE][,bs=512|4096][,ro][,uuid=UUID]
+//!        [,direct=auto|on|off][,io=auto|uring|threads]
 //! ```
 //!
 //! SIZE is a number of bytes, or one with a unit that is a power of 1024: `64M`,
@@ -46,7 +47,35 @@ pub enum Kind {
         size: Option<u64>,
         /// Refuse to change it.
         read_only: bool,
+        /// Whether the page cache is bypassed.
+        direct: Direct,
+        /// Who makes the system calls.
+        io: Io,
     },
+}
+
+/// Whether I/O bypasses the page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direct {
+    /// Where that is possible.
+    #[default]
+    Auto,
+    /// Yes, or the file is not served.
+    On,
+    /// No: data is also cached by this machine.
+    Off,
+}
+
+/// Who makes the system calls that may block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Io {
+    /// An io_uring where there is one, threads otherwise.
+    #[default]
+    Auto,
+    /// An io_uring, or the file is not served.
+    Uring,
+    /// Threads.
+    Threads,
 }
 
 /// Why an argument says nothing.
@@ -84,6 +113,16 @@ pub enum SpecError {
     Unknown {
         /// What was written.
         option: String,
+        /// What can be.
+        known: &'static str,
+    },
+    /// One of several words, and it is none of them.
+    #[error("{option}{text}: write {known}")]
+    Word {
+        /// The option's name.
+        option: &'static str,
+        /// What was written.
+        text: String,
         /// What can be.
         known: &'static str,
     },
@@ -129,13 +168,14 @@ impl Spec {
         Ok(options.into_spec(Kind::Null { bytes }))
     }
 
-    /// Reads `PATH[,size=][,bs=][,ro][,uuid=]`.
+    /// Reads `PATH[,size=][,bs=][,ro][,uuid=][,direct=][,io=]`.
     ///
     /// # Errors
     /// [`SpecError`] names the option.
     pub fn parse_file(text: &str) -> Result<Self, SpecError> {
-        let known = "size=, bs=, ro, uuid=";
-        let (path, options) = Options::split(text, known, &["size", "bs", "ro", "uuid"])?;
+        let known = "size=, bs=, ro, uuid=, direct=, io=";
+        let allowed = ["size", "bs", "ro", "uuid", "direct", "io"];
+        let (path, options) = Options::split(text, known, &allowed)?;
         if path.is_empty() {
             return Err(SpecError::NoPath);
         }
@@ -146,6 +186,8 @@ impl Spec {
             path: path.into(),
             size: options.size,
             read_only: options.read_only,
+            direct: options.direct,
+            io: options.io,
         };
         Ok(options.into_spec(kind))
     }
@@ -198,6 +240,8 @@ struct Options {
     block_shift: Option<u8>,
     uuid: Option<Uuid>,
     read_only: bool,
+    direct: Direct,
+    io: Io,
 }
 
 impl Options {
@@ -222,6 +266,8 @@ impl Options {
                 (Some("bs"), Some(value)) => options.block_shift = Some(block_shift(value)?),
                 (Some("uuid"), Some(value)) => options.uuid = Some(parse_uuid(value)?),
                 (Some("ro"), None) => options.read_only = true,
+                (Some("direct"), Some(value)) => options.direct = direct(value)?,
+                (Some("io"), Some(value)) => options.io = io(value)?,
                 _ => {
                     return Err(SpecError::Unknown {
                         option: field,
@@ -281,6 +327,32 @@ fn block_shift(text: &str) -> Result<u8, SpecError> {
         Ok(512) => Ok(9),
         Ok(4096) => Ok(12),
         _ => Err(SpecError::BlockSize(text.to_owned())),
+    }
+}
+
+fn direct(text: &str) -> Result<Direct, SpecError> {
+    Ok(match text {
+        "auto" => Direct::Auto,
+        "on" => Direct::On,
+        "off" => Direct::Off,
+        _ => return Err(word("direct=", text, "auto, on or off")),
+    })
+}
+
+fn io(text: &str) -> Result<Io, SpecError> {
+    Ok(match text {
+        "auto" => Io::Auto,
+        "uring" => Io::Uring,
+        "threads" => Io::Threads,
+        _ => return Err(word("io=", text, "auto, uring or threads")),
+    })
+}
+
+fn word(option: &'static str, text: &str, known: &'static str) -> SpecError {
+    SpecError::Word {
+        option,
+        text: text.to_owned(),
+        known,
     }
 }
 
@@ -436,7 +508,7 @@ mod tests {
     #[test]
     fn files() {
         let uuid = "6f1d3a52-0d8e-4a4b-9d0c-5a8fb6b4e1aa";
-        let text = format!("/srv/a,,b,size=1.5G,bs=4096,ro,uuid={uuid}");
+        let text = format!("/srv/a,,b,size=1.5G,bs=4096,ro,uuid={uuid},io=threads,direct=off");
         assert_eq!(
             Spec::parse_file(&text),
             Ok(Spec {
@@ -444,6 +516,8 @@ mod tests {
                     path: "/srv/a,b".into(),
                     size: Some(3 * GIB / 2),
                     read_only: true,
+                    direct: Direct::Off,
+                    io: Io::Threads,
                 },
                 block_shift: Some(12),
                 uuid: Some(Uuid::parse_str(uuid).unwrap()),
@@ -455,6 +529,8 @@ mod tests {
                 path: "a=b".into(),
                 size: None,
                 read_only: false,
+                direct: Direct::Auto,
+                io: Io::Auto,
             })
         );
     }
@@ -462,7 +538,7 @@ mod tests {
     #[test]
     fn errors_name_the_option() {
         type Parse = fn(&str) -> Result<Spec, SpecError>;
-        let cases: [(Parse, &str, &str); 14] = [
+        let cases: [(Parse, &str, &str); 17] = [
             (
                 Spec::parse_ram,
                 "1000",
@@ -489,6 +565,17 @@ mod tests {
                 "bs=1024: a block has 512 or 4096 bytes",
             ),
             (Spec::parse_file, "f,bs", "`bs`: no such option"),
+            (Spec::parse_file, "f,direct", "`direct`: no such option"),
+            (
+                Spec::parse_file,
+                "f,direct=yes",
+                "direct=yes: write auto, on or off",
+            ),
+            (
+                Spec::parse_file,
+                "f,io=aio",
+                "io=aio: write auto, uring or threads",
+            ),
             (Spec::parse_file, "f,ro=1", "`ro=1`: no such option"),
             (Spec::parse_file, "f,ro,ro", "`ro` is given twice"),
             (Spec::parse_file, "f,uuid=12", "uuid=12: not a UUID"),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use nvmf::block::spec::Spec;
-use nvmf::block::{self, pool::Pool};
+use nvmf::block::{self, Engines};
 use nvmf_core::wire::ids::{Nqn, Nsid};
 use nvmf_tcp::std::catalog::Subsystem;
 use nvmf_tcp::std::host::{Controller, Namespace, Options, Url};
@@ -50,11 +50,11 @@ pub(crate) struct Args {
 /// All of it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let nqn: Nqn = NQN.parse().context("the demo's NQN")?;
-    let pool = Pool::new(1).context("cannot start a thread")?;
+    let engines = Engines::start(1).context("cannot start a thread")?;
     let mut subsystem = Subsystem::new(nqn);
     subsystem
         .namespaces
-        .push(block::open(&Spec::ram(RAM), NQN, Nsid(1), &pool)?);
+        .push(block::open(&Spec::ram(RAM), NQN, Nsid(1), &engines)?);
     let target = Target::bind(Config {
         listen: vec![([127, 0, 0, 1], 0).into()],
         subsystems: vec![subsystem],

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use nvmf::block::spec::Spec;
-use nvmf::block::{self, pool::Pool};
+use nvmf::block::{self, Engines, pool::Pool};
 use nvmf_core::wire::ids::{Nqn, Nsid};
 use nvmf_tcp::std::catalog::Subsystem;
 use nvmf_tcp::std::host::Url;
@@ -28,10 +28,11 @@ impl Own {
     /// There is no such target to be had.
     pub(crate) fn start(specs: &[Spec], cores: &Cores, spin: Duration) -> anyhow::Result<Self> {
         let nqn: Nqn = NQN.parse().context("the bench's NQN")?;
-        let pool = Pool::new(Pool::default_size()).context("cannot start threads for files")?;
+        let engines =
+            Engines::start(Pool::default_size()).context("cannot start threads for files")?;
         let mut subsystem = Subsystem::new(nqn.clone());
         for (nsid, spec) in (1..).map(Nsid).zip(specs) {
-            let namespace = block::open(spec, NQN, nsid, &pool)?;
+            let namespace = block::open(spec, NQN, nsid, &engines)?;
             subsystem.namespaces.push(namespace);
         }
         let mut config = Config {
