@@ -43,9 +43,11 @@ impl PrivateData {
     }
 }
 
-/// How deep a queue pair is.
+/// How a queue pair is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Depths {
+pub struct Setup {
+    /// What the worker knows it by: comes back with each of its completions.
+    pub tag: u32,
     /// Requests in its send queue.
     pub sends: u32,
     /// Receives of its own; 0: it takes from the worker's shared receive queue.
@@ -127,7 +129,7 @@ pub trait Cm {
         &mut self,
         verbs: &mut Self::Verbs,
         address: Self::Address,
-        depths: Depths,
+        setup: Setup,
         terms: Terms,
     ) -> Result<Self::Qp, Error>;
 
@@ -139,7 +141,7 @@ pub trait Cm {
         &mut self,
         verbs: &mut Self::Verbs,
         request: Self::Request,
-        depths: Depths,
+        setup: Setup,
     ) -> Result<Self::Qp, (Self::Request, Error)>;
 
     /// Accepts the request that a queue pair was made for.
@@ -155,8 +157,8 @@ pub trait Cm {
     /// [`Event::Disconnected`] follows.
     fn disconnect(&mut self, verbs: &mut Self::Verbs, qp: Self::Qp);
 
-    /// Forgets a queue pair, which is not connected and whose completions were
-    /// all taken.
+    /// Forgets a queue pair that is not connected, never was, or was disconnected.
+    /// [`Verbs::poll`] must have had nothing to give since then, and nothing is lent.
     fn destroy(&mut self, verbs: &mut Self::Verbs, qp: Self::Qp);
 
     /// The next thing that happened.

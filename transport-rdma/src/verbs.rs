@@ -230,9 +230,9 @@ pub enum Ended {
 
 /// A request that ended.
 #[derive(Debug)]
-pub struct Completion<B, Q> {
-    /// Of this queue pair.
-    pub qp: Q,
+pub struct Completion<B> {
+    /// What the queue pair was [set up](crate::cm::Setup) with.
+    pub tag: u32,
     /// The request's.
     pub id: u64,
     /// What it was.
@@ -321,12 +321,12 @@ pub trait Verbs {
     /// Posts a chain: all of it, in one call to the device, or nothing.
     ///
     /// # Errors
-    /// The chain, and why not.
+    /// The chain's buffer, and why not.
     fn post(
         &mut self,
         qp: Self::Qp,
         chain: Chain<Self::Buffer>,
-    ) -> Result<(), (Chain<Self::Buffer>, Error)>;
+    ) -> Result<(), (Option<Self::Buffer>, Error)>;
 
     /// Lets the peer of `qp` reach the first `len` bytes of a buffer, from the
     /// next chain that is posted there until the buffer is reclaimed.
@@ -357,7 +357,7 @@ pub trait Verbs {
     ) -> Result<Option<Self::Buffer>, Error>;
 
     /// The next request that ended.
-    fn poll(&mut self, now: Instant) -> Option<Completion<Self::Buffer, Self::Qp>>;
+    fn poll(&mut self, now: Instant) -> Option<Completion<Self::Buffer>>;
 
     /// When [`Verbs::poll`] should be called even if nothing wakes the worker:
     /// of providers that are software.
