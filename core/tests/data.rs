@@ -447,6 +447,28 @@ fn a_busy_device_is_offered_the_request_again() {
 }
 
 #[test]
+fn a_command_that_has_a_buffer_does_not_wait_behind_one_that_has_none() {
+    let mut session = connected();
+    session.rig.target.transfer_buffers = 0;
+    session.rig.target.device = Device::Busy;
+    let read = bytes::block_command(0x02, 0x101, 1, 0, 1);
+    let capsule = session.hosts[1].submit_transfer(read, Direction::ToHost, 512);
+    session.input(1, &capsule);
+    let write = bytes::block_command(0x01, 5, 1, 0, 1).data(Data::InCapsule(512));
+    let capsule = session.hosts[1].submit(write, Direction::FromHost, &[7; 512]);
+    session.input(1, &capsule);
+    session.rig.target.device = Device::Immediate;
+    session.rig.retry(1);
+    session.output(1);
+    assert_eq!(session.finished(1).command.cid(), 5);
+    assert!(session.rig.is_waiting(1));
+    session.rig.target.transfer_buffers = 1;
+    session.rig.retry(1);
+    session.output(1);
+    assert_eq!(session.finished(1).command.cid(), 0x101);
+}
+
+#[test]
 fn a_connection_that_is_cut_keeps_what_devices_hold_until_they_are_done() {
     let mut session = connected();
     session.rig.target.device = Device::Delayed;

@@ -15,7 +15,7 @@ use core::fmt;
 use core::ops::Deref;
 use core::time::Duration;
 
-use self::work::{Decision, Plan, Work};
+use self::work::{Decision, Plan, Want, Work};
 use super::connect;
 use super::controller::Controller;
 use super::{Backend, BufferUse, ControllerState, Reply};
@@ -265,19 +265,26 @@ where
         self.waiting.first().is_some()
     }
 
-    /// Lets waiting commands try again, in their order, until one must wait on.
+    /// Lets waiting commands try again, in their order: until one must wait on for a
+    /// buffer those that want one, and until a device is busy those that have what it
+    /// takes. Neither wait behind the others, whose want may be the buffer that these hold.
     pub fn retry<E>(&mut self, transport: &mut impl Transport, env: &mut E)
     where
         E: Backend<Buffer = B, Controller = C>,
     {
         let mut todo = core::mem::replace(&mut self.waiting, Fifo::new());
+        let (mut no_buffer, mut busy) = (false, false);
         while let Some(slot) = todo.pop(self.works.as_mut()) {
-            self.advance(SlotId(slot), transport, env);
-            if self.waiting.first().is_some() {
-                // It waits again: so do all behind it, in order.
-                while let Some(slot) = todo.pop(self.works.as_mut()) {
-                    self.waiting.push(self.works.as_mut(), slot);
-                }
+            let slot = SlotId(slot);
+            match self.work(slot).and_then(|work| work.want()) {
+                Some(Want::Buffer) if no_buffer => self.wait(slot),
+                Some(Want::Device) if busy => self.wait(slot),
+                _ => self.advance(slot, transport, env),
+            }
+            match self.work(slot).and_then(|work| work.want()) {
+                Some(Want::Buffer) => no_buffer = true,
+                Some(Want::Device) => busy = true,
+                None => {}
             }
         }
     }

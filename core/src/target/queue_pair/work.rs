@@ -44,6 +44,14 @@ pub(super) enum Plan {
     Completed,
 }
 
+/// What keeps a command from doing what it is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Want {
+    Buffer,
+    /// Room in a device.
+    Device,
+}
+
 impl<B> Work<B> {
     pub(super) fn new() -> Self {
         Self {
@@ -54,6 +62,17 @@ impl<B> Work<B> {
             data_len: 0,
             cursor: 0,
             next: NIL,
+        }
+    }
+
+    /// What it waits for, if it waits.
+    pub(super) fn want(&self) -> Option<Want> {
+        match self.plan {
+            Plan::Fetch(_) | Plan::Respond(_) | Plan::Read(..) if self.buffer.is_none() => {
+                Some(Want::Buffer)
+            }
+            Plan::Read(..) | Plan::Submit(..) => Some(Want::Device),
+            _ => None,
         }
     }
 }
