@@ -37,7 +37,7 @@ class Failed(Exception):
 class Nvmet:
     """The kernel's target in a guest. Namespace 1 is memory (1 GiB), namespace 2 the disk image."""
 
-    peer = "nvmet"
+    peer, nqn = "nvmet", NQN
     features = "6 7 11 15"
     port6 = 0
 

@@ -8,7 +8,7 @@ OUTER=10.0.2.2 STEP='' ALLOWED='' CTRL=''
 
 # Lines of the kernel log that are looked at, and those of them that tell of no fault.
 WATCHED='nvme|EXT4-fs|JBD2|I/O error|critical|BUG|WARNING|Oops|Call Trace|blocked for more'
-HARMLESS='nvme nvme[0-9]+: (new ctrl: NQN|creating [0-9]+ I/O queues|mapped [0-9/]+ default/read/poll queues|Removing ctrl: NQN)'
+HARMLESS='nvme nvme[0-9]+: (new ctrl: NQN|creating [0-9]+ I/O queues|mapped [0-9/]+ default/read/poll queues|queue_size [0-9]+ > ctrl (sqsize|maxcmd) [0-9]+, clamping down|Removing ctrl: NQN)'
 HARMLESS="$HARMLESS|EXT4-fs \(nvme[0-9n]+\): (mounted|unmounting) filesystem"
 
 now() { cut -d' ' -f1 /proc/uptime; }
