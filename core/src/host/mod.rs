@@ -6,6 +6,7 @@
 //! | [`queue`] | Connect, by which a connection becomes a queue |
 //! | [`discovery`] | the discovery log, and referrals |
 //! | [`command`] | commands, composed |
+//! | [`namespace`] | whether a host can use a namespace |
 //! | [`recovery`] | what to do about a controller that was lost |
 //!
 //! The transport is someone else's: [`crate::tcp::host::HostQueue`] over TCP. A
@@ -23,6 +24,7 @@ mod abort;
 pub mod command;
 pub mod controller;
 pub mod discovery;
+pub mod namespace;
 pub mod queue;
 pub mod recovery;
 

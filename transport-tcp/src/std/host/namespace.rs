@@ -3,6 +3,7 @@ use std::fmt;
 
 use std::time::Instant;
 
+use nvmf_core::host::namespace;
 use nvmf_core::wire::identify::{Cns, IdentifyNamespace, NvmController, Oncs};
 use nvmf_core::wire::ids::Nsid;
 use nvmf_core::wire::sqe::{IoOpcode, Sqe};
@@ -297,20 +298,7 @@ pub(super) fn block_size_of(
     transfer: u32,
 ) -> Result<u32, Error> {
     let unusable = |why| Error::UnusableNamespace { nsid: nsid.0, why };
-    let format = identify
-        .format()
-        .ok_or_else(|| unusable("it has no LBA format"))?;
-    if format.ms.get() != 0 {
-        return Err(unusable("its blocks have metadata"));
-    }
-    let block_size = format
-        .block_size()
-        .filter(|size| (512..=1 << 16).contains(size))
-        .ok_or_else(|| unusable("its block size is not 512 bytes to 64 KiB"))?;
-    if transfer < block_size {
-        return Err(unusable("a block is more than a command moves (MDTS)"));
-    }
-    Ok(block_size)
+    namespace::block_size(identify, transfer).map_err(unusable)
 }
 
 impl fmt::Debug for Namespace {
