@@ -6,11 +6,9 @@ use nvmf_core::target::connect::RefusalReason;
 use nvmf_core::target::queue_pair::Identity;
 use nvmf_core::tcp::connection::CloseReason;
 use nvmf_core::tcp::target::Config;
-use nvmf_core::tcp::tx::MAX_HEAD;
 use nvmf_core::time::{Instant, sooner};
 use nvmf_core::wire::ids::Nqn;
 use smoltcp::iface::{SocketHandle, SocketSet};
-use smoltcp::socket::tcp::Socket;
 use smoltcp::wire::IpAddress;
 
 use super::connection::Connection;
@@ -18,11 +16,7 @@ pub use super::connection::Seat;
 use super::local::Local;
 pub use super::local::{Controllers, Device, Record};
 use super::memory::{Buffer, MIN_BUFFERS, Pool};
-
-/// How often a peer that says nothing is asked whether it is there, and how
-/// long it may be silent altogether: several questions may be lost.
-const TCP_KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
-const TCP_TIMEOUT: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(60);
+use super::prepare;
 
 /// Rounds over all connections before the interface has its turn.
 const ROUNDS: usize = 4;
@@ -123,11 +117,7 @@ impl<'a, const CONNECTIONS: usize, const DEPTH: usize> Target<'a, CONNECTIONS, D
         assert!(description.port != 0, "no port");
         assert_eq!(resources.namespaces.len(), resources.devices.len());
         for handle in sockets {
-            let socket = set.get_mut::<Socket>(handle);
-            assert!(socket.send_capacity() >= MAX_HEAD, "a ring below 256 bytes");
-            socket.set_nagle_enabled(false);
-            socket.set_keep_alive(Some(TCP_KEEP_ALIVE));
-            socket.set_timeout(Some(TCP_TIMEOUT));
+            prepare(set, handle);
         }
         let mut seats = resources.seats.iter_mut();
         Self {

@@ -1,7 +1,9 @@
 //! The target on smoltcp's sockets, over a cable that loses frames, in virtual
 //! time; at the other end a host that keeps the rules and checks that the
-//! controller does.
+//! controller does, or (`hosts`) the host on smoltcp's sockets.
 mod disk;
+mod hosts;
+mod initiator;
 mod wire;
 mod world;
 

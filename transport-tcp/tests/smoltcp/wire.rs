@@ -26,6 +26,11 @@ impl Weather {
         delay: 50,
         jitter: 0,
     };
+    /// Nothing arrives.
+    pub(crate) const CUT: Self = Self {
+        lost: 1000,
+        ..Self::FAIR
+    };
     pub(crate) const FOUL: Self = Self {
         lost: 30,
         doubled: 30,
@@ -132,6 +137,11 @@ impl Device for End {
 }
 
 impl End {
+    /// From now on it is like that.
+    pub(crate) fn set_weather(&self, weather: Weather) {
+        self.cable.borrow_mut().weather = weather;
+    }
+
     fn slot(&self, now: Instant) -> Slot {
         Slot {
             cable: Rc::clone(&self.cable),

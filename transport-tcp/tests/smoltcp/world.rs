@@ -7,8 +7,9 @@ use std::time::Duration;
 use nvmf_core::block::BlockDevice;
 use nvmf_core::target::Namespace;
 use nvmf_core::tcp::target::Config;
-use nvmf_core::time::Instant;
+use nvmf_core::time::{Instant, sooner};
 use nvmf_core::wire::ids::Nsid;
+use nvmf_tcp::smoltcp::host::Options;
 use nvmf_tcp::smoltcp::memory::Buffer;
 use nvmf_tcp::smoltcp::target::{
     Closed, Controllers, Description, Device, Event, Resources, Seat, Target,
@@ -20,6 +21,7 @@ use smoltcp::socket::tcp;
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 
 use crate::disk::{Disk, State};
+use crate::initiator::Initiator;
 use crate::wire::{End, Weather, cable};
 
 pub(crate) const CONNECTIONS: usize = 4;
@@ -30,7 +32,7 @@ pub(crate) const BLOCKS: usize = 512;
 const BUFFERS: usize = 5;
 const BUFFER: usize = 8192;
 
-const TARGET: IpAddress = IpAddress::v4(192, 0, 2, 1);
+pub(crate) const TARGET: IpAddress = IpAddress::v4(192, 0, 2, 1);
 const HOST: IpAddress = IpAddress::v4(192, 0, 2, 2);
 
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +108,7 @@ pub(crate) struct World {
     pub target: Target<'static, CONNECTIONS, DEPTH>,
     pub disk: Rc<RefCell<State>>,
     pub peers: Vec<Peer>,
+    pub initiators: Vec<Initiator>,
     pub closed: Vec<Closed>,
     target_station: Station,
     host_station: Station,
@@ -116,7 +119,7 @@ pub(crate) struct World {
     next_port: u16,
 }
 
-fn leak<T>(value: T) -> &'static mut T {
+pub(crate) fn leak<T>(value: T) -> &'static mut T {
     Box::leak(Box::new(value))
 }
 
@@ -164,6 +167,7 @@ impl World {
             target,
             disk: state,
             peers: Vec::new(),
+            initiators: Vec::new(),
             closed: Vec::new(),
             target_station,
             host_station,
@@ -197,10 +201,15 @@ impl World {
         for at in 0..self.peers.len() {
             self.peers[at].pump(&mut self.host_station.sockets);
         }
+        for initiator in &mut self.initiators {
+            let station = &mut self.host_station;
+            initiator.poll(station.interface.context(), &mut station.sockets, now);
+        }
         self.host_station.poll(self.now);
-        let target = self.target.poll_timeout().map(|at| at.as_micros() as i64);
+        let hosts = self.initiators.iter().map(|it| it.host.poll_timeout());
+        let own = hosts.fold(self.target.poll_timeout(), sooner);
         let next = [
-            target,
+            own.map(|at| at.as_micros() as i64),
             self.target_station.next(self.now),
             self.host_station.next(self.now),
         ];
@@ -254,6 +263,38 @@ impl World {
             deaf: false,
         });
         self.peers.len() - 1
+    }
+
+    /// A host on smoltcp, not connected yet. Returns its index.
+    pub(crate) fn initiator(&mut self, options: Options) -> usize {
+        let admin = self.host_station.add_socket(self.host_ring);
+        let queues = std::array::from_fn(|_| self.host_station.add_socket(self.host_ring));
+        let sockets = &mut self.host_station.sockets;
+        let initiator = Initiator::new(options, sockets, admin, queues);
+        self.initiators.push(initiator);
+        self.initiators.len() - 1
+    }
+
+    /// What an initiator is polled with.
+    pub(crate) fn host_sockets(&mut self) -> &mut SocketSet<'static> {
+        &mut self.host_station.sockets
+    }
+
+    /// A socket where the target is, that somebody else than the target may have.
+    pub(crate) fn impostor(&mut self, port: u16) -> SocketHandle {
+        let handle = self.target_station.add_socket(4096);
+        let socket = self.impostors_socket(handle);
+        socket.listen(port).unwrap();
+        handle
+    }
+
+    pub(crate) fn impostors_socket(&mut self, handle: SocketHandle) -> &mut tcp::Socket<'static> {
+        self.target_station.sockets.get_mut(handle)
+    }
+
+    /// What the cable does from now on.
+    pub(crate) fn set_weather(&self, weather: Weather) {
+        self.host_station.end.set_weather(weather);
     }
 
     pub(crate) fn socket(&mut self, peer: usize) -> &mut tcp::Socket<'static> {
