@@ -7,10 +7,9 @@ use nvmf_core::host::command;
 use nvmf_core::wire::range::DsmRange;
 use nvmf_core::wire::sqe::Sqe;
 use nvmf_tcp::std::buffer::Buffer;
-use nvmf_tcp::std::host::{Completion, Namespace, Payload, Queue};
+use nvmf_tcp::std::host::{Completion, Error, Namespace, Payload, Queue};
 use zerocopy::IntoBytes;
 
-use super::super::succeeded;
 use super::live::Counter;
 use super::noise;
 use super::stamp::{self, Ledger};
@@ -36,6 +35,8 @@ pub(crate) struct Lane<'a> {
     idle: Vec<(usize, Buffer)>,
     ledger: Option<Ledger>,
     completions: Vec<Completion>,
+    /// An [`Instant`] is slow to reckon with; one is made a number once for many commands.
+    epoch: Instant,
 }
 
 /// A command under way.
@@ -43,7 +44,8 @@ pub(crate) struct Lane<'a> {
 struct Flying {
     direction: Direction,
     place: u64,
-    since: Instant,
+    /// Nanoseconds after the lane's epoch.
+    since: u64,
 }
 
 /// A part of a namespace.
@@ -147,9 +149,10 @@ impl<'a> Lane<'a> {
         let nothing = Flying {
             direction: Direction::Read,
             place: 0,
-            since: Instant::now(),
+            since: 0,
         };
         Ok(Self {
+            epoch: Instant::now(),
             namespace,
             job: *job,
             walk: Walk::new(job, part.places, seed),
@@ -254,14 +257,28 @@ impl<'a> Lane<'a> {
     }
 
     fn take(&mut self, now: Instant, tally: &mut Tally) -> anyhow::Result<u64> {
+        let now = self.nanoseconds(now);
         let mut completions = std::mem::take(&mut self.completions);
         let count = completions.len() as u64;
         for completion in completions.drain(..) {
-            let flying = self.reap(completion)?;
-            tally.record(flying.direction, now - flying.since);
+            let index = completion.tag as usize;
+            let flying = self.flying[index];
+            self.check(&completion, flying)?;
+            if let Some(ledger) = &mut self.ledger {
+                ledger.end(flying.place);
+            }
+            tally.record_ns(flying.direction, now.saturating_sub(flying.since));
+            if let Some(buffer) = completion.buffer {
+                self.idle.push((index, buffer));
+            }
         }
         self.completions = completions;
         Ok(count)
+    }
+
+    /// After the epoch.
+    fn nanoseconds(&self, at: Instant) -> u64 {
+        u64::try_from(at.duration_since(self.epoch).as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Reads all that was written, or until `limit`, and checks it; how many commands that took.
@@ -278,6 +295,7 @@ impl<'a> Lane<'a> {
 
     /// Sends as many commands as may be, and says how many those are.
     fn submit(&mut self, now: Instant, most: u64) -> anyhow::Result<u64> {
+        let since = self.nanoseconds(now);
         let mut sent = 0;
         while sent < most
             && !self.idle.is_empty()
@@ -287,7 +305,7 @@ impl<'a> Lane<'a> {
             self.flying[index] = Flying {
                 direction,
                 place,
-                since: now,
+                since,
             };
             let (sqe, payload) = self.compose(direction, place, buffer);
             self.namespace
@@ -332,32 +350,41 @@ impl<'a> Lane<'a> {
         }
     }
 
-    fn reap(&mut self, completion: Completion) -> anyhow::Result<Flying> {
-        let index = completion.tag as usize;
-        let flying = self.flying[index];
-        let (direction, slba) = (flying.direction, self.slba(flying.place));
-        let completion = succeeded(completion, direction.command(), direction.opcode().code())
-            .with_context(|| format!("at LBA {slba}"))?;
-        if direction == Direction::Read {
-            if completion.received as u64 != self.job.bs {
-                bail!("LBA {slba}: {} bytes came", completion.received);
-            }
-            self.check(&completion, flying.place)?;
+    /// Whether a command did what it was to do.
+    fn check(&self, completion: &Completion, flying: Flying) -> anyhow::Result<()> {
+        let Flying {
+            direction, place, ..
+        } = flying;
+        let status = completion.cqe.status();
+        if !status.is_success() {
+            let error = Error::Failed {
+                command: direction.command(),
+                opcode: direction.opcode().code(),
+                status,
+            };
+            return Err(error).with_context(|| format!("at LBA {}", self.slba(place)));
         }
-        if let Some(ledger) = &mut self.ledger {
-            ledger.end(flying.place);
+        if direction != Direction::Read {
+            return Ok(());
         }
-        self.idle
-            .extend(completion.buffer.map(|buffer| (index, buffer)));
-        Ok(flying)
+        if completion.received as u64 != self.job.bs {
+            let slba = self.slba(place);
+            bail!("LBA {slba}: {} bytes came", completion.received);
+        }
+        match &self.ledger {
+            Some(ledger) => self.check_data(ledger, completion, place),
+            None => Ok(()),
+        }
     }
 
     /// What was read, with `--verify`: where this lane has written, that must have come
     /// back; if it only reads, an earlier one must have written there.
-    fn check(&self, completion: &Completion, place: u64) -> anyhow::Result<()> {
-        let Some(ledger) = &self.ledger else {
-            return Ok(());
-        };
+    fn check_data(
+        &self,
+        ledger: &Ledger,
+        completion: &Completion,
+        place: u64,
+    ) -> anyhow::Result<()> {
         let round = Some(ledger.round(place)).filter(|round| *round > 0);
         if round.is_none() && self.job.rw.writes() {
             return Ok(());

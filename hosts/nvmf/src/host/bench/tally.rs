@@ -37,6 +37,12 @@ impl Tally {
     }
 
     pub(crate) fn record(&mut self, direction: Direction, latency: Duration) {
+        let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        self.record_ns(direction, ns);
+    }
+
+    /// In nanoseconds.
+    pub(crate) fn record_ns(&mut self, direction: Direction, latency: u64) {
         self.latencies[direction as usize].record(latency);
     }
 
