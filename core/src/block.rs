@@ -161,6 +161,13 @@ pub trait BlockDevice {
         None
     }
 
+    /// What [`Op::Write`] does, with data in memory that is only lent: done when this
+    /// returns, or `None` if the device must keep the data for that.
+    fn store(&mut self, extent: Extent, data: &[u8], fua: bool) -> Option<Result<(), MediaError>> {
+        let _ = (extent, data, fua);
+        None
+    }
+
     /// Whether reads may be sent straight out of the device's own memory, which
     /// the binding then resolves without asking for [`Op::Read`].
     fn lends(&self) -> bool {

@@ -126,9 +126,11 @@ pub trait Transport {
 
 /// Data that came inside a command capsule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InCapsule {
+pub enum InCapsule<'a> {
     /// None.
     Nothing,
+    /// All of it, where it was received, and for as long as this lasts.
+    Here(&'a [u8]),
     /// This many bytes, in the slot's buffer from its start.
     Whole(u32),
     /// Its digest was wrong.

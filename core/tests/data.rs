@@ -210,6 +210,32 @@ fn in_capsule_data_is_what_the_descriptor_says() {
 }
 
 #[test]
+fn a_whole_capsule_needs_no_buffer_where_the_device_takes_what_is_lent() {
+    let mut session = connected();
+    session.rig.target.in_capsule_buffers = false;
+    let write = |cid| bytes::block_command(0x01, cid, 1, 2, 2);
+    let data = pattern(1, 1024, 1024, 3);
+    let refused = session.write(1, write(5), &data).status();
+    assert_eq!(refused, TRANSIENT_TRANSPORT_ERROR);
+    session.rig.target.stores = true;
+    assert_eq!(session.write(1, write(6), &data).status(), 0);
+    assert_eq!(session.rig.target.memory(1)[1024..2048], data);
+    // What it says of the device is what the host hears.
+    let read_only = bytes::block_command(0x01, 7, 3, 0, 1);
+    assert_ne!(session.write(1, read_only, &[1; 512]).status(), 0);
+    // In pieces it goes through a buffer, of which there is none.
+    let capsule = session.hosts[1].submit(
+        write(8).data(Data::InCapsule(1024)),
+        Direction::FromHost,
+        &data,
+    );
+    let (first, last) = capsule.split_at(600);
+    session.input(1, first);
+    session.input(1, last);
+    assert_eq!(session.finished(1).status(), TRANSIENT_TRANSPORT_ERROR);
+}
+
+#[test]
 fn in_capsule_data_starts_at_the_start() {
     let mut session = connected();
     let mut write = bytes::block_command(0x01, 5, 1, 0, 1).data(Data::InCapsule(512));

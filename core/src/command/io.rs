@@ -275,6 +275,7 @@ pub struct ReservationRelease {
 
 impl IoCommand {
     /// Decodes an entry of an I/O Queue.
+    #[inline]
     pub fn decode(sqe: &Sqe) -> Self {
         match sqe.io_opcode() {
             IoOpcode::Flush => Self::Flush { nsid: sqe.nsid() },
@@ -338,6 +339,7 @@ impl IoCommand {
 }
 
 impl Blocks {
+    #[inline]
     fn decode(sqe: &Sqe) -> Self {
         Self {
             nsid: sqe.nsid(),

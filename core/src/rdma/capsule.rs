@@ -39,7 +39,7 @@ impl Command {
     /// begins right after the command (ICDOFF is 0): what is described elsewhere,
     /// or goes on beyond the capsule's end, is [`InCapsule::Misplaced`].
     #[must_use]
-    pub fn data(&self) -> InCapsule {
+    pub fn data(&self) -> InCapsule<'static> {
         match self.sqe.sgl() {
             Sgl::InCapsule { offset, length } if offset != 0 || length > self.data_len => {
                 InCapsule::Misplaced

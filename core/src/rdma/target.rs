@@ -175,7 +175,7 @@ impl<S: Storage> TargetQueue<S> {
     /// Gives a command that arrived its slot, and says what its descriptor says of
     /// the capsule's data. `None` while there is no slot for it: a host may send the
     /// next command before this side knows that the response before it is sent.
-    pub fn begin(&mut self, command: &Command) -> Option<(Ticket, InCapsule)> {
+    pub fn begin(&mut self, command: &Command) -> Option<(Ticket, InCapsule<'static>)> {
         let slots = self.slots.as_mut();
         let id = SlotId(self.link.free.pop(slots)?);
         let slot = slots.get_mut(id.index())?;

@@ -20,20 +20,25 @@ const _: () = assert!(DSM_RANGE as usize == size_of::<DsmRange>());
 pub enum First {
     /// It is done.
     Reply(Status),
-    /// Bytes from the host, then [`go_on`]; `exact`: the descriptor must say just that many.
-    Fetch {
+    /// `len` bytes from the host, for each operation that [`go_on`] names.
+    Several {
         /// How many.
         len: u32,
-        /// Neither fewer nor more.
-        exact: bool,
     },
     /// Data to read and send.
     Read(NamespaceRef, Extent),
-    /// An operation without the host's data, then [`go_on`].
-    Submit(NamespaceRef, Op),
+    /// One operation, with `len` bytes from the host, neither fewer nor more.
+    Operation {
+        /// Where.
+        namespace: NamespaceRef,
+        /// Which.
+        op: Op,
+        /// How many; 0 for one without data.
+        len: u32,
+    },
 }
 
-/// What a command does next.
+/// What a command of several operations does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// It is done.
@@ -51,8 +56,8 @@ pub fn begin<E: Backend>(sqe: &Sqe, subsystem: usize, env: &E) -> First {
     if let IoCommand::Other(_) = command {
         return First::Reply(Status::INVALID_OPCODE.with_dnr());
     }
-    if command == (IoCommand::Flush { nsid: Nsid::ALL }) {
-        return go_on(sqe, subsystem, 0, &[], env).into();
+    if matches!(command, IoCommand::Flush { nsid: Nsid::ALL }) {
+        return First::Several { len: 0 };
     }
     let Some(namespace) = view.namespace(sqe.nsid()) else {
         return First::Reply(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr());
@@ -61,33 +66,55 @@ pub fn begin<E: Backend>(sqe: &Sqe, subsystem: usize, env: &E) -> First {
         subsystem,
         nsid: namespace.nsid,
     };
-    let transfer = env.limits().transfer;
+    let transfer = Some(env.limits().transfer);
+    let with_data = |op, extent: Extent| First::Operation {
+        namespace: place,
+        op,
+        len: u32::try_from(extent.len).unwrap_or(u32::MAX),
+    };
+    let plain = |op| First::Operation {
+        namespace: place,
+        op,
+        len: 0,
+    };
     let first = match command {
         IoCommand::Read(blocks) => {
-            extent(namespace, &blocks, Some(transfer)).map(|extent| First::Read(place, extent))
+            extent(namespace, &blocks, transfer).map(|extent| First::Read(place, extent))
         }
         IoCommand::Write(blocks) => writable(namespace)
-            .and_then(|()| extent(namespace, &blocks, Some(transfer)))
-            .map(fetch),
-        IoCommand::Compare(blocks) => extent(namespace, &blocks, Some(transfer)).map(fetch),
-        IoCommand::DatasetManagement(dsm) if dsm.ad => writable(namespace).map(|()| First::Fetch {
-            len: u32::from(dsm.ranges).saturating_mul(DSM_RANGE),
-            exact: false,
-        }),
+            .and_then(|()| extent(namespace, &blocks, transfer))
+            .map(|extent| {
+                let fua = blocks.fua;
+                with_data(Op::Write { extent, fua }, extent)
+            }),
+        IoCommand::Compare(blocks) => extent(namespace, &blocks, transfer)
+            .map(|extent| with_data(Op::Compare(extent), extent)),
+        IoCommand::DatasetManagement(dsm) if dsm.ad => {
+            writable(namespace).map(|()| First::Several {
+                len: u32::from(dsm.ranges).saturating_mul(DSM_RANGE),
+            })
+        }
         // Hints that are not taken.
         IoCommand::DatasetManagement(_) => Ok(First::Reply(Status::SUCCESS)),
-        IoCommand::WriteZeroes { .. } => {
-            writable(namespace).map(|()| go_on(sqe, subsystem, 0, &[], env).into())
-        }
-        IoCommand::Flush { .. } | IoCommand::Verify(_) => {
-            Ok(go_on(sqe, subsystem, 0, &[], env).into())
+        IoCommand::WriteZeroes { blocks, deallocate } => writable(namespace)
+            .and_then(|()| extent(namespace, &blocks, None))
+            .map(|extent| {
+                plain(Op::WriteZeroes {
+                    extent,
+                    deallocate,
+                    fua: blocks.fua,
+                })
+            }),
+        IoCommand::Flush { .. } => Ok(plain(Op::Flush)),
+        IoCommand::Verify(blocks) => {
+            extent(namespace, &blocks, None).map(|extent| plain(Op::Verify(extent)))
         }
         _ => Err(Status::INVALID_OPCODE),
     };
     first.unwrap_or_else(|status| First::Reply(status.with_dnr()))
 }
 
-/// The operation after `cursor` others, of a command that has its data.
+/// The operation after `cursor` others, of a command of several that has its data.
 pub fn go_on<E: Backend>(sqe: &Sqe, subsystem: usize, cursor: u32, data: &[u8], env: &E) -> Next {
     match env.catalog().subsystem(subsystem) {
         None => Next::Reply(Status::INTERNAL_ERROR),
@@ -105,40 +132,23 @@ fn operation(
     cursor: u32,
     data: &[u8],
 ) -> Result<Option<(Nsid, Op)>, Status> {
-    let command = IoCommand::decode(sqe);
-    if command == (IoCommand::Flush { nsid: Nsid::ALL }) {
-        let namespace = subsystem.namespaces.get(cursor as usize);
-        return Ok(namespace.map(|namespace| (namespace.nsid, Op::Flush)));
+    match IoCommand::decode(sqe) {
+        // Of all namespaces: of one it is a single operation.
+        IoCommand::Flush { .. } => {
+            let namespace = subsystem.namespaces.get(cursor as usize);
+            Ok(namespace.map(|namespace| (namespace.nsid, Op::Flush)))
+        }
+        IoCommand::DatasetManagement(dsm) => {
+            let namespace = subsystem
+                .namespace(dsm.nsid)
+                .ok_or(Status::INVALID_NAMESPACE_OR_FORMAT)?;
+            match <[DsmRange]>::ref_from_prefix_with_elems(data, usize::from(dsm.ranges)) {
+                Ok((ranges, _)) => deallocation(namespace, ranges, cursor),
+                Err(_) => Err(Status::SGL_DATA_LENGTH_INVALID),
+            }
+        }
+        _ => Err(Status::INVALID_OPCODE),
     }
-    let namespace = subsystem
-        .namespace(sqe.nsid())
-        .ok_or(Status::INVALID_NAMESPACE_OR_FORMAT)?;
-    if let IoCommand::DatasetManagement(dsm) = command {
-        let ranges = <[DsmRange]>::ref_from_prefix_with_elems(data, usize::from(dsm.ranges));
-        return match ranges {
-            Ok((ranges, _)) => deallocation(namespace, ranges, cursor),
-            Err(_) => Err(Status::SGL_DATA_LENGTH_INVALID),
-        };
-    }
-    if cursor > 0 {
-        return Ok(None);
-    }
-    let op = match command {
-        IoCommand::Flush { .. } => Op::Flush,
-        IoCommand::Write(blocks) => Op::Write {
-            extent: extent(namespace, &blocks, None)?,
-            fua: blocks.fua,
-        },
-        IoCommand::Compare(blocks) => Op::Compare(extent(namespace, &blocks, None)?),
-        IoCommand::Verify(blocks) => Op::Verify(extent(namespace, &blocks, None)?),
-        IoCommand::WriteZeroes { blocks, deallocate } => Op::WriteZeroes {
-            extent: extent(namespace, &blocks, None)?,
-            deallocate,
-            fua: blocks.fua,
-        },
-        _ => return Err(Status::INVALID_OPCODE),
-    };
-    Ok(Some((namespace.nsid, op)))
 }
 
 /// The range after `cursor` others. All are checked before the first is acted on.
@@ -157,13 +167,6 @@ fn deallocation(
     match extents.nth(cursor as usize) {
         None => Ok(None),
         Some(extent) => Ok(Some((namespace.nsid, Op::Deallocate(extent?)))),
-    }
-}
-
-fn fetch(extent: Extent) -> First {
-    First::Fetch {
-        len: u32::try_from(extent.len).unwrap_or(u32::MAX),
-        exact: true,
     }
 }
 
@@ -195,13 +198,4 @@ fn bounded(namespace: &Namespace, slba: u64, count: u64) -> Result<Extent, Statu
         byte: slba << geometry.block_shift,
         len: count << geometry.block_shift,
     })
-}
-
-impl From<Next> for First {
-    fn from(next: Next) -> Self {
-        match next {
-            Next::Reply(status) => Self::Reply(status),
-            Next::Submit(namespace, op) => Self::Submit(namespace, op),
-        }
-    }
 }

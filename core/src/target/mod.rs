@@ -370,6 +370,19 @@ pub trait Backend: Env {
         request: crate::block::Request<Self::Buffer>,
     ) -> crate::block::Submit<Self::Buffer>;
 
+    /// Writes `data` to the namespace at once, without a buffer, where its device can:
+    /// see [`BlockDevice::store`](crate::block::BlockDevice::store).
+    fn store(
+        &mut self,
+        namespace: NamespaceRef,
+        extent: crate::block::Extent,
+        data: &[u8],
+        fua: bool,
+    ) -> Option<Result<(), crate::block::MediaError>> {
+        let _ = (namespace, extent, data, fua);
+        None
+    }
+
     /// Whether reads of the namespace may be sent as [`Source::Media`](crate::Source::Media).
     fn lends(&self, namespace: NamespaceRef) -> bool;
 }

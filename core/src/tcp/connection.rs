@@ -253,7 +253,7 @@ where
         self.pair.identity()
     }
 
-    fn event<E>(&mut self, event: Option<Event>, env: &mut E)
+    fn event<E>(&mut self, event: Option<Event<'_>>, env: &mut E)
     where
         E: Backend<Buffer = B, Controller = C>,
     {

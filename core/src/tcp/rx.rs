@@ -60,6 +60,14 @@ pub enum Progress {
     },
 }
 
+/// A PDU's data, where it was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Whole<'a> {
+    pub(super) data: &'a [u8],
+    /// No digest, or the right one.
+    pub(super) intact: bool,
+}
+
 /// Bytes of the longest header (ICReq).
 const MAX_HEADER: usize = 128;
 /// Bytes of a digest.
@@ -157,6 +165,31 @@ impl Framer {
         T::read_from_prefix(&self.header).ok().map(|(t, _)| t)
     }
 
+    /// [`Framer::header_as`] without a copy.
+    pub(super) fn header_ref<T>(&self) -> Option<&T>
+    where
+        T: FromBytes + zerocopy::KnownLayout + zerocopy::Immutable + zerocopy::Unaligned,
+    {
+        T::ref_from_prefix(&self.header).ok().map(|(t, _)| t)
+    }
+
+    /// Takes the data of the PDU just framed off the front of `bytes`, the next of the stream,
+    /// if all of it is there.
+    pub(super) fn take_data<'a>(&mut self, bytes: &mut &'a [u8]) -> Option<Whole<'a>> {
+        let (_, from_data) = bytes.split_at_checked(self.pad as usize)?;
+        let (data, after) = from_data.split_at_checked(self.left as usize)?;
+        let (intact, after) = if self.data_digest {
+            let (digest, after) = after.split_first_chunk::<DIGEST_LEN>()?;
+            let intact = (self.crc32c)(0, data) == u32::from_le_bytes(*digest);
+            (intact, after)
+        } else {
+            (true, after)
+        };
+        *bytes = after;
+        self.next_pdu();
+        Some(Whole { data, intact })
+    }
+
     /// Where the next bytes belong. Never asks for nothing.
     #[must_use]
     pub fn need(&self) -> Need {
@@ -188,7 +221,20 @@ impl Framer {
         buffers: &mut impl DataBuffers,
     ) -> Result<(usize, Progress), Fatal> {
         let mut rest = bytes;
-        let mut progress = Progress::More;
+        let mut progress = match bytes.split_first_chunk() {
+            Some((common, _)) if self.is_between_pdus() => {
+                // The first bytes of a header at once, without the pace of the loop below.
+                self.common(common)?;
+                let len = self.header_len.min(bytes.len());
+                let (header, after) = bytes.split_at(len);
+                rest = after;
+                copy_prefix(&mut self.header, header);
+                self.have = len;
+                self.known = len;
+                self.header_end()?
+            }
+            _ => Progress::More,
+        };
         while !rest.is_empty() && progress == Progress::More {
             let need = self.need();
             let len = match need {
@@ -216,6 +262,16 @@ impl Framer {
             };
         }
         Ok((bytes.len().saturating_sub(rest.len()), progress))
+    }
+
+    /// Takes the whole of a common header.
+    fn common(&mut self, bytes: &[u8; CommonHeader::LEN]) -> Result<(), Fatal> {
+        copy_prefix(&mut self.header, bytes);
+        self.have = bytes.len();
+        self.known = bytes.len();
+        self.check_common()?;
+        self.stage = Stage::Header;
+        Ok(())
     }
 
     /// Takes bytes that [`Need::Scratch`] asked for: `bytes` is no longer than that.

@@ -58,7 +58,7 @@ impl Default for Config {
 
 /// What arrived.
 #[derive(Debug)]
-pub enum Event {
+pub enum Event<'a> {
     /// A command.
     Command {
         /// The right to act on it.
@@ -66,7 +66,7 @@ pub enum Event {
         /// The command.
         sqe: Sqe,
         /// Its in-capsule data.
-        data: InCapsule,
+        data: InCapsule<'a>,
     },
     /// The data that [`Transport::fetch`] asked for.
     Fetched {
@@ -121,7 +121,7 @@ enum Arriving {
     Command {
         slot: SlotId,
         sqe: Sqe,
-        data: InCapsule,
+        data: InCapsule<'static>,
     },
     Data {
         slot: SlotId,
@@ -230,38 +230,50 @@ impl<S: Storage> TargetQueue<S> {
     ///
     /// # Errors
     /// The peer broke the transport.
-    pub fn handle_input(
+    pub fn handle_input<'a>(
         &mut self,
-        bytes: &[u8],
+        bytes: &'a [u8],
         buffers: &mut impl DataBuffers,
         now: Instant,
-    ) -> Result<(usize, Option<Event>), Fatal> {
-        let mut used = 0;
-        while let Some(rest) = bytes.get(used..)
-            && let Some(first) = rest.first()
-        {
-            if self.link.must_wait(self.slots.as_ref().len(), *first) {
+    ) -> Result<(usize, Option<Event<'a>>), Fatal> {
+        let mut rest = bytes;
+        while let Some(first) = rest.first() {
+            if self.link.is_full() && self.must_wait(*first) {
                 break;
             }
             let (taken, arrived) = self.link.session.take(rest, buffers, now)?;
-            used = used.saturating_add(taken);
+            rest = rest.get(taken..).unwrap_or(&[]);
             let event = match arrived {
                 Arrived::Header(framed) => self
                     .link
-                    .header(self.slots.as_mut(), framed, buffers)
+                    .header(self.slots.as_mut(), framed, &mut rest, buffers)
                     .map_err(|fatal| self.link.session.fail(fatal, now))?,
                 arrived => self.link.arrived(self.slots.as_mut(), arrived),
             };
             if event.is_some() {
-                return Ok((used, event));
+                return Ok((bytes.len().saturating_sub(rest.len()), event));
             }
         }
-        Ok((used, None))
+        Ok((bytes.len().saturating_sub(rest.len()), None))
+    }
+
+    /// Whether a command comes next, as `next` says, for which there is no slot, though the
+    /// host's queue has room for it: a microcontroller has fewer slots than an
+    /// Admin Queue has entries. Elsewhere there are only as many as were needed so far.
+    fn must_wait(&mut self, next: u8) -> bool {
+        let (before, most) = (self.slots.as_ref().len(), self.link.entries as usize);
+        if before >= most || PduType::from(next) != PduType::CapsuleCmd {
+            return false;
+        }
+        let more = before.saturating_mul(2).min(most);
+        S::grow(&mut self.slots, more, |_| Slot::new());
+        list_free(&mut self.link.free, self.slots.as_mut(), before);
+        self.link.is_full()
     }
 
     /// The bytes that [`Need::Payload`] asked for, or the first of them, are at
     /// their place: `bytes` are they, for the digest.
-    pub fn placed(&mut self, bytes: &[u8]) -> Option<Event> {
+    pub fn placed(&mut self, bytes: &[u8]) -> Option<Event<'static>> {
         let arrived = self.link.session.placed(bytes);
         self.link.arrived(self.slots.as_mut(), arrived)
     }
@@ -351,9 +363,6 @@ impl<S: Storage> Transport for TargetQueue<S> {
     }
 
     fn connected(&mut self, entries: u32, inline_data: u32, sq_flow_control: bool) {
-        let before = self.slots.as_ref().len();
-        S::grow(&mut self.slots, entries as usize, |_| Slot::new());
-        list_free(&mut self.link.free, self.slots.as_mut(), before);
         self.link.entries = entries;
         self.link.inline_data = inline_data;
         self.link.imply_success = !sq_flow_control;
@@ -375,31 +384,27 @@ impl Connection {
         }
     }
 
-    /// Whether a command comes next for which there is no slot, though the
-    /// host's queue has room for it: a microcontroller has fewer slots than an
-    /// Admin Queue has entries.
-    fn must_wait(&self, slots: usize, next: u8) -> bool {
-        self.free.first().is_none()
-            && slots < self.entries as usize
-            && self.session.rx.is_between_pdus()
-            && PduType::from(next) == PduType::CapsuleCmd
+    /// Whether all slots are taken, and the next byte is the first of a PDU.
+    fn is_full(&self) -> bool {
+        self.free.first().is_none() && self.session.rx.is_between_pdus()
     }
 
-    /// A PDU's header is here: what it means, and where its data goes.
-    fn header(
+    /// A PDU's header is here, and `rest` comes after it: what it means, and where its data goes.
+    fn header<'a>(
         &mut self,
         slots: &mut [Slot],
         framed: Framed,
+        rest: &mut &'a [u8],
         buffers: &mut impl DataBuffers,
-    ) -> Result<Option<Event>, Fatal> {
+    ) -> Result<Option<Event<'a>>, Fatal> {
         match framed.pdu_type {
             PduType::IcReq => self.ic_req().map(|()| None),
-            PduType::CapsuleCmd => self.capsule(slots, framed, buffers),
+            PduType::CapsuleCmd => self.capsule(slots, framed, rest, buffers),
             _ => self.h2c_data(slots, framed).map(|()| None),
         }
     }
 
-    fn arrived(&mut self, slots: &mut [Slot], arrived: Arrived) -> Option<Event> {
+    fn arrived(&mut self, slots: &mut [Slot], arrived: Arrived) -> Option<Event<'static>> {
         match arrived {
             Arrived::Data { intact } => self.data_end(slots, intact),
             Arrived::Terminated(fatal) => Some(Event::Terminated(fatal)),
@@ -433,13 +438,14 @@ impl Connection {
     }
 
     /// Section 3.6.2, CapsuleCmd.
-    fn capsule(
+    fn capsule<'a>(
         &mut self,
         slots: &mut [Slot],
         framed: Framed,
+        rest: &mut &'a [u8],
         buffers: &mut impl DataBuffers,
-    ) -> Result<Option<Event>, Fatal> {
-        let capsule: CapsuleCmd = self.session.rx.header_as().ok_or(Fatal::field(0))?;
+    ) -> Result<Option<Event<'a>>, Fatal> {
+        let capsule: &CapsuleCmd = self.session.rx.header_ref().ok_or(Fatal::field(0))?;
         let sqe = capsule.sqe;
         let len = framed.data_len;
         if len > self.inline_data {
@@ -467,7 +473,15 @@ impl Connection {
             } else {
                 InCapsule::Nothing
             };
-            return Ok(self.command(slots, slot, sqe, data));
+            return Ok(command(slots, slot, sqe, data));
+        }
+        if !misplaced && let Some(whole) = self.session.rx.take_data(rest) {
+            let data = if whole.intact {
+                InCapsule::Here(whole.data)
+            } else {
+                InCapsule::Corrupt
+            };
+            return Ok(command(slots, slot, sqe, data));
         }
         let kept = !misplaced && buffers.reserve(slot, len);
         self.session.rx.data_to(kept.then_some(Place {
@@ -484,21 +498,9 @@ impl Connection {
         Ok(None)
     }
 
-    fn command(
-        &mut self,
-        slots: &mut [Slot],
-        slot: SlotId,
-        sqe: Sqe,
-        data: InCapsule,
-    ) -> Option<Event> {
-        slots.get_mut(slot.index())?.stage = Stage::Held;
-        let ticket = Ticket::new(slot);
-        Some(Event::Command { ticket, sqe, data })
-    }
-
     /// Section 3.6.2, H2CData. Of several faults the lowest field's is reported.
     fn h2c_data(&mut self, slots: &mut [Slot], framed: Framed) -> Result<(), Fatal> {
-        let header: DataPdu = self.session.rx.header_as().ok_or(Fatal::field(0))?;
+        let header: &DataPdu = self.session.rx.header_ref().ok_or(Fatal::field(0))?;
         let (offset, len) = (header.datao.get(), header.datal.get());
         if len != framed.data_len || len == 0 {
             return Err(Fatal::field(4));
@@ -535,11 +537,11 @@ impl Connection {
         Ok(())
     }
 
-    fn data_end(&mut self, slots: &mut [Slot], intact: bool) -> Option<Event> {
+    fn data_end(&mut self, slots: &mut [Slot], intact: bool) -> Option<Event<'static>> {
         match self.arriving.take()? {
             Arriving::Command { slot, sqe, data } => {
                 let data = if intact { data } else { InCapsule::Corrupt };
-                self.command(slots, slot, sqe, data)
+                command(slots, slot, sqe, data)
             }
             Arriving::Data { slot: id } => {
                 let slot = slots.get_mut(id.index())?;
@@ -651,6 +653,18 @@ impl Connection {
             }
         }
     }
+}
+
+/// A command is complete.
+fn command<'a>(
+    slots: &mut [Slot],
+    slot: SlotId,
+    sqe: Sqe,
+    data: InCapsule<'a>,
+) -> Option<Event<'a>> {
+    slots.get_mut(slot.index())?.stage = Stage::Held;
+    let ticket = Ticket::new(slot);
+    Some(Event::Command { ticket, sqe, data })
 }
 
 const fn only_head(head_len: usize) -> Transmit {

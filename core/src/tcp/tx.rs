@@ -47,8 +47,9 @@ impl Dress {
         } else {
             0
         };
-        out.fill(0);
         copy_prefix(out, header);
+        // The rest is a digest, which comes last, and padding.
+        out.get_mut(hlen..head).unwrap_or_default().fill(0);
         let plen = u32::try_from(head)
             .unwrap_or(u32::MAX)
             .saturating_add(data_len)

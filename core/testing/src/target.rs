@@ -104,6 +104,8 @@ pub struct Target {
     pub transfer_buffers: usize,
     /// Whether there are buffers for [`BufferUse::InCapsule`].
     pub in_capsule_buffers: bool,
+    /// Whether devices write what is only lent to them, at once.
+    pub stores: bool,
     /// Who is being called, for devices to remember.
     pub caller: usize,
     pending: VecDeque<Pending>,
@@ -154,6 +156,7 @@ impl Target {
             device: Device::Immediate,
             transfer_buffers: usize::MAX,
             in_capsule_buffers: true,
+            stores: false,
             caller: 0,
             pending: VecDeque::new(),
             buffers: 0,
@@ -441,6 +444,23 @@ impl Backend for Target {
                 Submit::Pending
             }
         }
+    }
+
+    fn store(
+        &mut self,
+        namespace: NamespaceRef,
+        extent: Extent,
+        data: &[u8],
+        fua: bool,
+    ) -> Option<Result<(), MediaError>> {
+        self.stores.then(|| {
+            let mut request = Request {
+                tag: 0,
+                op: Op::Write { extent, fua },
+                buffer: Some(Buffer(data.into())),
+            };
+            self.perform(namespace, &mut request)
+        })
     }
 
     fn lends(&self, namespace: NamespaceRef) -> bool {

@@ -1,5 +1,5 @@
 //! A worker's handles on the namespaces.
-use nvmf_core::block::{Completion, Request, Submit};
+use nvmf_core::block::{Completion, Extent, MediaError, Request, Submit};
 use nvmf_core::target::NamespaceRef;
 use nvmf_core::time::{Instant, sooner};
 
@@ -64,6 +64,18 @@ impl Devices {
             }
         }
         outcome
+    }
+
+    /// Writes what is only lent, if the device can do that at once.
+    pub(super) fn store(
+        &mut self,
+        namespace: NamespaceRef,
+        extent: Extent,
+        data: &[u8],
+        fua: bool,
+    ) -> Option<Result<(), MediaError>> {
+        let (_, open) = self.find(namespace)?;
+        open.device.store(extent, data, fua)
     }
 
     /// The next operation that ended, of each device in turn.

@@ -1,7 +1,7 @@
 //! What a worker has, and what of it a connection's machine sees.
 use std::sync::Arc;
 
-use nvmf_core::block::{Request, Submit};
+use nvmf_core::block::{Extent, MediaError, Request, Submit};
 use nvmf_core::target::{
     Backend, BufferUse, Env, HostIdentity, Limits, Listener, NamespaceRef, RegistryError,
 };
@@ -186,6 +186,16 @@ impl Backend for Surroundings<'_> {
             Submit::Busy(request) => request.tag = split_tag(request.tag).1,
         }
         outcome
+    }
+
+    fn store(
+        &mut self,
+        namespace: NamespaceRef,
+        extent: Extent,
+        data: &[u8],
+        fua: bool,
+    ) -> Option<Result<(), MediaError>> {
+        self.local.devices.store(namespace, extent, data, fua)
     }
 
     fn lends(&self, namespace: NamespaceRef) -> bool {

@@ -15,7 +15,7 @@ use core::fmt;
 use core::ops::Deref;
 use core::time::Duration;
 
-use self::work::{Decision, Plan, Want, Work};
+use self::work::{After, Decision, Plan, Want, Work};
 use super::connect;
 use super::controller::Controller;
 use super::{Backend, BufferUse, ControllerState, Reply};
@@ -163,13 +163,14 @@ where
         &mut self,
         ticket: Ticket,
         sqe: Sqe,
-        data: InCapsule,
+        data: InCapsule<'_>,
         transport: &mut impl Transport,
         env: &mut E,
     ) where
         E: Backend<Buffer = B, Controller = C>,
     {
         let slot = ticket.slot();
+        self.make_room(slot);
         self.close_with_epoch();
         // Nothing new begins on a queue that is closing: the host will see its end.
         if self.close.is_some() || self.draining {
@@ -209,8 +210,9 @@ where
         let slot = ticket.slot();
         let Some(work) = self.work(slot) else { return };
         work.ticket = Some(ticket);
-        if intact {
-            self.data_arrived(slot, transport, env);
+        let plan = work.plan;
+        if let (true, Plan::Fetching(then)) = (intact, plan) {
+            self.data_arrived(slot, then, transport, env);
         } else {
             let reply = Reply::status(Status::TRANSIENT_TRANSPORT_ERROR);
             self.complete(slot, reply, transport, env);
@@ -253,7 +255,7 @@ where
             return;
         }
         if let Some((namespace, op)) = self.operation_ended(slot, completion, transport, env) {
-            self.submit(slot, namespace, op, transport, env);
+            self.submit(slot, namespace, op, After::Steps, transport, env);
         }
         self.events(transport, env);
     }
@@ -376,6 +378,7 @@ where
 
     /// Gives a command a buffer; it comes back if the command has one, or is none.
     pub(crate) fn put_buffer(&mut self, slot: SlotId, buffer: B) -> Option<B> {
+        self.make_room(slot);
         match self.work(slot) {
             Some(work) if work.buffer.is_none() => {
                 work.buffer = Some(buffer);
@@ -409,6 +412,7 @@ where
     E: Backend<Buffer = B, Controller = C>,
 {
     fn reserve(&mut self, slot: SlotId, len: u32) -> bool {
+        self.pair.make_room(slot);
         let Some(work) = self.pair.work(slot) else {
             return false;
         };

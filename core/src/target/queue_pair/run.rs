@@ -2,14 +2,18 @@
 use core::ops::Deref;
 
 use super::work::{
-    Decision, Plan, Work, check_descriptor, data_len, hold_buffer, io_fabrics, media_status,
+    After, Decision, Plan, Then, Work, check_descriptor, data_len, hold_buffer, io_fabrics,
+    media_status,
 };
 use super::{Close, Identity, Notice, QueuePair, Role, SubmissionHead};
 use crate::block::{Completion, Op, Request, Submit};
+use crate::bytes::copy_prefix;
 use crate::storage::Storage;
 use crate::target::connect::{self, Connected, Role as ConnectedRole};
 use crate::target::io::{self, Next};
-use crate::target::{ADMIN_INLINE_DATA, AdminStep, Backend, ControllerState, NamespaceRef, Reply};
+use crate::target::{
+    ADMIN_INLINE_DATA, AdminStep, Backend, BufferUse, ControllerState, NamespaceRef, Reply,
+};
 use crate::wire::connect::ConnectData;
 use crate::wire::cqe::Cqe;
 use crate::wire::ids::{Cid, Qid};
@@ -31,8 +35,16 @@ where
         self.works.as_mut().get_mut(slot.index())
     }
 
+    /// There is state for as many commands as were under way at a time so far.
+    pub(super) fn make_room(&mut self, slot: SlotId) {
+        let needed = slot.index().saturating_add(1);
+        if self.works.as_ref().len() < needed {
+            S::grow(&mut self.works, needed, |_| Work::new());
+        }
+    }
+
     /// What holds for every command, whatever it is.
-    pub(super) fn check(&self, sqe: &Sqe, data: InCapsule) -> Result<(), Status> {
+    pub(super) fn check(&self, sqe: &Sqe, data: InCapsule<'_>) -> Result<(), Status> {
         // Fused operations are not offered (FUSES), and fabrics use SGLs only.
         if sqe.fuse() != Fuse::Normal || !matches!(sqe.psdt(), Psdt::Sgl | Psdt::SglMptrSgl) {
             return Err(Status::INVALID_FIELD.with_dnr());
@@ -40,7 +52,7 @@ where
         match data {
             InCapsule::Misplaced => Err(Status::SGL_OFFSET_INVALID.with_dnr()),
             InCapsule::Dropped | InCapsule::Corrupt => Err(Status::TRANSIENT_TRANSPORT_ERROR),
-            InCapsule::Nothing | InCapsule::Whole(_) => Ok(()),
+            InCapsule::Nothing | InCapsule::Here(_) | InCapsule::Whole(_) => Ok(()),
         }
     }
 
@@ -53,6 +65,7 @@ where
                 Decision::Fetch {
                     len: CONNECT_DATA.min(sqe.sgl().data_len()),
                     exact: false,
+                    then: Then::Steps,
                 }
             }
             Role::Unconnected | Role::Left => {
@@ -60,7 +73,11 @@ where
             }
             Role::Admin(controller) => match controller.command(slot.0, sqe, env) {
                 AdminStep::Reply(reply) => Decision::Reply(reply),
-                AdminStep::Fetch { len } => Decision::Fetch { len, exact: false },
+                AdminStep::Fetch { len } => Decision::Fetch {
+                    len,
+                    exact: false,
+                    then: Then::Steps,
+                },
                 AdminStep::Respond { len } => Decision::Respond(len),
                 AdminStep::Held => Decision::Held,
                 AdminStep::Disconnect(reply) => Decision::Disconnect(reply),
@@ -79,7 +96,7 @@ where
         &mut self,
         slot: SlotId,
         decision: Decision,
-        data: InCapsule,
+        data: InCapsule<'_>,
         transport: &mut impl Transport,
         env: &mut E,
     ) where
@@ -101,14 +118,15 @@ where
                 }
                 Plan::Held
             }
-            Decision::Fetch { len, .. } => match data {
-                InCapsule::Whole(_) => return self.data_arrived(slot, transport, env),
-                _ if len == 0 => return self.data_arrived(slot, transport, env),
-                _ => Plan::Fetch(len),
+            Decision::Go(then) => return self.data_arrived(slot, then, transport, env),
+            Decision::Fetch { len, then, .. } => match data {
+                InCapsule::Here(data) => return self.data_here(slot, data, then, transport, env),
+                InCapsule::Whole(_) => return self.data_arrived(slot, then, transport, env),
+                _ if len == 0 => return self.data_arrived(slot, then, transport, env),
+                _ => Plan::Fetch(len, then),
             },
             Decision::Respond(len) => Plan::Respond(len),
             Decision::Read(namespace, extent) => Plan::Read(namespace, extent),
-            Decision::Submit(namespace, op) => Plan::Submit(namespace, op),
         };
         self.advance(slot, transport, env);
     }
@@ -120,11 +138,11 @@ where
     {
         let Some(work) = self.work(slot) else { return };
         match work.plan {
-            Plan::Fetch(len) => {
+            Plan::Fetch(len, then) => {
                 if !hold_buffer(work, len, env) {
                     return self.wait(slot);
                 }
-                work.plan = Plan::Fetching;
+                work.plan = Plan::Fetching(then);
                 work.data_len = len;
                 if let Some(ticket) = work.ticket.take() {
                     transport.fetch(ticket, len);
@@ -149,10 +167,13 @@ where
                 if !hold_buffer(work, len, env) {
                     return self.wait(slot);
                 }
-                self.submit(slot, namespace, Op::Read(extent), transport, env);
+                let after = After::Send(len);
+                self.submit(slot, namespace, Op::Read(extent), after, transport, env);
             }
-            Plan::Submit(namespace, op) => self.submit(slot, namespace, op, transport, env),
-            Plan::Idle | Plan::Fetching | Plan::InDevice { .. } | Plan::Held | Plan::Completed => {}
+            Plan::Submit(namespace, op, after) => {
+                self.submit(slot, namespace, op, after, transport, env);
+            }
+            Plan::Idle | Plan::Fetching(_) | Plan::InDevice(_) | Plan::Held | Plan::Completed => {}
         }
     }
 
@@ -166,6 +187,7 @@ where
         slot: SlotId,
         mut namespace: NamespaceRef,
         mut op: Op,
+        after: After,
         transport: &mut impl Transport,
         env: &mut E,
     ) where
@@ -178,13 +200,7 @@ where
                 op,
                 buffer: work.buffer.take(),
             };
-            let before = work.plan;
-            work.plan = Plan::InDevice {
-                read: match op {
-                    Op::Read(extent) => Some(data_len(&extent)),
-                    _ => None,
-                },
-            };
+            work.plan = Plan::InDevice(after);
             match env.submit(namespace, request) {
                 Submit::Pending => {
                     self.in_device = self.in_device.saturating_add(1);
@@ -192,7 +208,7 @@ where
                 }
                 Submit::Busy(request) => {
                     work.buffer = request.buffer;
-                    work.plan = before;
+                    work.plan = Plan::Submit(namespace, request.op, after);
                     return self.wait(slot);
                 }
                 Submit::Done(completion) => {
@@ -222,34 +238,81 @@ where
             self.complete(slot, Reply::status(media_status(error)), transport, env);
             return None;
         }
-        if let Plan::InDevice { read: Some(len) } = work.plan {
-            let place = Place {
-                slot,
-                offset: 0,
-                len,
-            };
-            self.send(slot, Source::Slot(place), transport);
-            return None;
+        match work.plan {
+            Plan::InDevice(After::Send(len)) => {
+                let place = Place {
+                    slot,
+                    offset: 0,
+                    len,
+                };
+                self.send(slot, Source::Slot(place), transport);
+                None
+            }
+            Plan::InDevice(After::Complete) => {
+                self.complete(slot, Reply::SUCCESS, transport, env);
+                None
+            }
+            _ => {
+                work.cursor = work.cursor.saturating_add(1);
+                self.go_on(slot, transport, env)
+            }
         }
-        work.cursor = work.cursor.saturating_add(1);
-        self.go_on(slot, transport, env)
+    }
+
+    /// The command's data is in memory of the transport's: it goes straight to a device that
+    /// can take it now, or else to a buffer.
+    fn data_here<E>(
+        &mut self,
+        slot: SlotId,
+        data: &[u8],
+        then: Then,
+        transport: &mut impl Transport,
+        env: &mut E,
+    ) where
+        E: Backend<Buffer = B, Controller = C>,
+    {
+        if let Then::Operation(namespace, Op::Write { extent, fua }) = then
+            && let Some(result) = env.store(namespace, extent, data, fua)
+        {
+            let status = result.map_or_else(media_status, |()| Status::SUCCESS);
+            return self.complete(slot, Reply::status(status), transport, env);
+        }
+        let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let Some(mut buffer) = env.take_buffer(len, BufferUse::InCapsule) else {
+            let reply = Reply::status(Status::TRANSIENT_TRANSPORT_ERROR);
+            return self.complete(slot, reply, transport, env);
+        };
+        copy_prefix(buffer.as_mut(), data);
+        if let Some(work) = self.work(slot) {
+            work.buffer = Some(buffer);
+            work.data_len = len;
+        }
+        self.data_arrived(slot, then, transport, env);
     }
 
     /// The command has its data (if it takes any).
     pub(super) fn data_arrived<E>(
         &mut self,
         slot: SlotId,
+        then: Then,
         transport: &mut impl Transport,
         env: &mut E,
     ) where
         E: Backend<Buffer = B, Controller = C>,
     {
-        if let Some((namespace, op)) = self.go_on(slot, transport, env) {
-            self.submit(slot, namespace, op, transport, env);
+        match then {
+            Then::Operation(namespace, op) => {
+                self.submit(slot, namespace, op, After::Complete, transport, env);
+            }
+            Then::Steps => {
+                if let Some((namespace, op)) = self.go_on(slot, transport, env) {
+                    self.submit(slot, namespace, op, After::Steps, transport, env);
+                }
+            }
         }
     }
 
-    /// The next device operation of a command that has its data; without one it completes.
+    /// The next step of a command that has its data; after the last it completes.
     pub(super) fn go_on<E>(
         &mut self,
         slot: SlotId,
@@ -269,10 +332,7 @@ where
             Role::Admin(controller) => controller.write_data(&work.sqe, data, env),
             Role::Io { controller, .. } => {
                 match io::go_on(&work.sqe, controller.subsystem, work.cursor, data, env) {
-                    Next::Submit(namespace, op) => {
-                        work.plan = Plan::Submit(namespace, op);
-                        return Some((namespace, op));
-                    }
+                    Next::Submit(namespace, op) => return Some((namespace, op)),
                     Next::Reply(status) => Reply::status(status),
                 }
             }
@@ -339,7 +399,6 @@ where
         });
         self.deadline = None;
         self.notice = Some(Notice::Connected);
-        S::grow(&mut self.works, connected.entries as usize, |_| Work::new());
         transport.connected(connected.entries, inline_data, connected.sq_flow_control);
         reply
     }

@@ -27,17 +27,17 @@ pub(super) enum Plan {
     /// There is no command.
     Idle,
     /// A buffer, then this many bytes from the host.
-    Fetch(u32),
+    Fetch(u32, Then),
     /// The host's data.
-    Fetching,
+    Fetching(Then),
     /// A buffer, to be filled with this much of an answer and sent.
     Respond(u32),
     /// A buffer, to be read into and sent.
     Read(NamespaceRef, Extent),
     /// A device, with the buffer as it is.
-    Submit(NamespaceRef, Op),
+    Submit(NamespaceRef, Op, After),
     /// The device's answer to either.
-    InDevice { read: Option<u32> },
+    InDevice(After),
     /// Something that may never happen.
     Held,
     /// The transport's last word.
@@ -50,6 +50,26 @@ pub(super) enum Want {
     Buffer,
     /// Room in a device.
     Device,
+}
+
+/// What is done with the host's data.
+#[derive(Clone, Copy)]
+pub(super) enum Then {
+    /// One device operation, and the command is done.
+    Operation(NamespaceRef, Op),
+    /// Whatever the command asks for, step by step.
+    Steps,
+}
+
+/// What is done when a device operation ended well.
+#[derive(Clone, Copy)]
+pub(super) enum After {
+    /// So many bytes of the buffer are sent.
+    Send(u32),
+    /// The command is done.
+    Complete,
+    /// The command's next step.
+    Steps,
 }
 
 impl<B> Work<B> {
@@ -68,7 +88,7 @@ impl<B> Work<B> {
     /// What it waits for, if it waits.
     pub(super) fn want(&self) -> Option<Want> {
         match self.plan {
-            Plan::Fetch(_) | Plan::Respond(_) | Plan::Read(..) if self.buffer.is_none() => {
+            Plan::Fetch(..) | Plan::Respond(_) | Plan::Read(..) if self.buffer.is_none() => {
                 Some(Want::Buffer)
             }
             Plan::Read(..) | Plan::Submit(..) => Some(Want::Device),
@@ -102,19 +122,36 @@ pub(super) enum Decision {
     Fetch {
         len: u32,
         exact: bool,
+        then: Then,
     },
     Respond(u32),
     Read(NamespaceRef, Extent),
-    Submit(NamespaceRef, Op),
+    /// What takes no data.
+    Go(Then),
 }
 
 impl From<First> for Decision {
     fn from(first: First) -> Self {
         match first {
             First::Reply(status) => Self::Reply(Reply::status(status)),
-            First::Fetch { len, exact } => Self::Fetch { len, exact },
+            First::Several { len: 0 } => Self::Go(Then::Steps),
+            First::Several { len } => Self::Fetch {
+                len,
+                exact: false,
+                then: Then::Steps,
+            },
             First::Read(namespace, extent) => Self::Read(namespace, extent),
-            First::Submit(namespace, op) => Self::Submit(namespace, op),
+            First::Operation { namespace, op, len } => {
+                let then = Then::Operation(namespace, op);
+                match len {
+                    0 => Self::Go(then),
+                    len => Self::Fetch {
+                        len,
+                        exact: true,
+                        then,
+                    },
+                }
+            }
         }
     }
 }
@@ -137,10 +174,10 @@ pub(super) fn check_descriptor(
     transport: &impl Transport,
 ) -> Result<(), Status> {
     let (len, to_host, exact) = match *decision {
-        Decision::Fetch { len, exact } => (len, false, exact),
+        Decision::Fetch { len, exact, .. } => (len, false, exact),
         Decision::Respond(len) => (len, true, false),
         Decision::Read(_, extent) => (data_len(&extent), true, true),
-        Decision::Reply(_) | Decision::Disconnect(_) | Decision::Held | Decision::Submit(..) => {
+        Decision::Reply(_) | Decision::Disconnect(_) | Decision::Held | Decision::Go(_) => {
             return Ok(());
         }
     };

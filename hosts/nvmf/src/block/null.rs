@@ -2,7 +2,9 @@
 use std::io;
 use std::sync::Arc;
 
-use nvmf_core::block::{BlockDevice, Completion, Geometry, MediaError, Op, Request, Submit};
+use nvmf_core::block::{
+    BlockDevice, Completion, Extent, Geometry, MediaError, Op, Request, Submit,
+};
 use nvmf_tcp::std::buffer::Buffer;
 use nvmf_tcp::std::device::{Device, Identity, Namespace};
 use nvmf_tcp::std::mapping::{Lent, Mapping};
@@ -96,6 +98,12 @@ impl BlockDevice for NullDevice {
 
     fn poll(&mut self) -> Option<Completion<Buffer>> {
         None
+    }
+
+    fn store(&mut self, extent: Extent, _: &[u8], _: bool) -> Option<Result<(), MediaError>> {
+        let end = extent.byte.checked_add(extent.len);
+        let within = end.is_some_and(|end| end <= self.geometry.bytes());
+        Some(within.then_some(()).ok_or(MediaError::Write))
     }
 
     fn lends(&self) -> bool {

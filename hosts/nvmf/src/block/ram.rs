@@ -97,6 +97,17 @@ impl BlockDevice for RamDevice {
         self.pool.poll()
     }
 
+    fn store(&mut self, extent: Extent, data: &[u8], _fua: bool) -> Option<Result<(), MediaError>> {
+        let stored = match place(extent) {
+            Some((at, len)) if len == data.len() => {
+                let written = self.memory.bytes.write(at, data);
+                written.map_err(|_| MediaError::Write)
+            }
+            _ => Err(MediaError::Write),
+        };
+        Some(stored)
+    }
+
     fn lends(&self) -> bool {
         true
     }
@@ -198,6 +209,26 @@ mod tests {
             assert!(right.lends());
             assert_eq!(right.lend(4096, data.len()).unwrap().len(), data.len());
         }
+    }
+
+    #[test]
+    fn what_is_lent_is_stored_whole_or_not_at_all() {
+        let ram = ram(9, MIB);
+        let worker = Worker::new();
+        let mut device = ram.open(&worker.waker);
+        let data = pattern(5, 1024);
+        let stored = |device: &mut dyn Device, byte, len| {
+            device.store(extent(byte, len), &data, true).unwrap()
+        };
+        assert_eq!(stored(&mut *device, 512, 1024), Ok(()));
+        assert_eq!(worker.read(&mut *device, 512, 1024).unwrap(), data);
+        let beyond = MIB as u64 - 512;
+        for (byte, len) in [(4096, 512), (4096, 2048), (beyond, 1024), (u64::MAX, 1024)] {
+            let refused = stored(&mut *device, byte, len);
+            assert_eq!(refused, Err(MediaError::Write), "{byte} {len}");
+        }
+        assert_eq!(worker.read(&mut *device, 4096, 1024).unwrap(), [0; 1024]);
+        assert_eq!(worker.read(&mut *device, beyond, 512).unwrap(), [0; 512]);
     }
 
     #[test]
