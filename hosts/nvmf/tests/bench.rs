@@ -193,6 +193,27 @@ fn as_deep_as_the_target_s_queues() {
 }
 
 #[test]
+fn a_full_socket_does_not_stop_who_polls() {
+    let target = Target::start(&["--null", "64M"]);
+    let url = url(&target);
+    // More than a socket's buffer holds, asked for at once.
+    for bs in ["128k", "1M"] {
+        let args = [
+            &url,
+            "--rw",
+            "write",
+            "--bs",
+            bs,
+            "--iodepth",
+            "128",
+            "--hipri",
+        ];
+        let written = job(&[&args[..], &["--io-size", "256M"]].concat());
+        assert_eq!(number(&written["write"]["io_bytes"]), f64::from(256 << 20));
+    }
+}
+
+#[test]
 fn verify_finds_what_it_wrote() {
     let target = Target::start(&["--ram", "4M"]);
     let url = url(&target);

@@ -337,6 +337,8 @@ impl Queue {
         scratch: &mut [u8],
         completions: &mut Vec<Completion>,
     ) -> Result<(), Error> {
+        // Who only polls hears from nobody that the socket takes more again.
+        self.writable = true;
         self.service(scratch, completions)
             .map_err(|failure| failure.error(self.peer))
     }
