@@ -1,0 +1,48 @@
+//! The parts that need no socket, as their own benchmarks print them.
+use std::env;
+use std::fmt::Write;
+use std::fs;
+use std::process::Command;
+
+use anyhow::Context;
+
+use crate::Suite;
+use crate::process::output;
+
+const BENCHES: [(&str, &str, &str); 2] = [
+    ("Machines without sockets", "nvmf-core", "machine"),
+    ("CRC32C", "nvmf-tcp", "crc32c"),
+];
+
+/// What they print.
+pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
+    if suite.quick {
+        return Ok("Skipped with `--quick`.\n".to_owned());
+    }
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut text = String::new();
+    for (title, package, bench) in BENCHES {
+        let args = ["bench", "--quiet", "-p", package, "--bench", bench];
+        let mut command = Command::new(&cargo);
+        command.args(args).current_dir(env!("CARGO_MANIFEST_DIR"));
+        let printed = output(&mut command)?;
+        let printed = String::from_utf8_lossy(&printed);
+        let words = args.join(" ").replace(" --quiet", "");
+        write!(
+            text,
+            "### {title}\n\n`cargo {words}`\n\n```text\n{}\n```\n\n",
+            printed.trim_end()
+        )?;
+    }
+    text += "The portable CRC32C (`nvmf_core::digest::portable`) is for microcontrollers; hosted programs take that of nvmf-tcp.\n\n";
+    let counted = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.ci/instructions.txt");
+    let counted = fs::read_to_string(counted).context(counted)?;
+    write!(
+        text,
+        "### Instructions\n\n\
+         Of user mode, for a command of 4 KiB and for a PDU, as `.ci/instructions` has counted and checks them (docs are not their\n\
+         record: `.ci/instructions.txt` is).\n\n```text\n{}\n```\n",
+        counted.trim_end()
+    )?;
+    Ok(text)
+}
