@@ -6,6 +6,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`server`] | the interface, the sockets and the target, and the step of the loop: start here |
+//! | [`address`] | where the interface has its address from: it is given, or DHCP finds it |
 //! | [`ram`] | a namespace in memory |
 //! | [`sd`] | SD cards over SPI |
 //!
@@ -22,6 +23,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod address;
 pub mod ram;
 pub mod sd;
 pub mod server;

@@ -14,7 +14,9 @@ use nvmf_tcp::smoltcp::target::{
 use smoltcp::iface::{Config, Interface, SocketSet, SocketStorage};
 use smoltcp::phy;
 use smoltcp::socket::tcp::{Socket, SocketBuffer};
-use smoltcp::wire::{EthernetAddress, IpCidr, Ipv4Address, Ipv4Cidr};
+use smoltcp::wire::{EthernetAddress, Ipv4Address};
+
+use crate::address::{Addressing, Source};
 
 /// How long a host may take for its ICReq, and then for its Connect: little, as
 /// there are few connections.
@@ -33,10 +35,8 @@ pub struct Settings {
     pub uuid: [u8; 16],
     /// Hardware address.
     pub mac: [u8; 6],
-    /// The interface's address.
-    pub address: Ipv4Cidr,
-    /// Where packets for other networks go.
-    pub gateway: Option<Ipv4Address>,
+    /// The interface's address, or where it comes from.
+    pub address: Addressing,
     /// TCP port.
     pub port: u16,
     /// For initial sequence numbers: better different at each start.
@@ -92,25 +92,30 @@ impl<
 }
 
 /// Bookkeeping, which is not zero at the start: `BUFFERS` is the number of
-/// buffers of both kinds.
+/// buffers of both kinds. `SOCKETS` is one more than `CONNECTIONS` for DHCP.
 #[derive(Debug)]
-pub struct Tables<const CONNECTIONS: usize, const BUFFERS: usize, const NAMESPACES: usize> {
-    sockets: [SocketStorage<'static>; CONNECTIONS],
+pub struct Tables<
+    const CONNECTIONS: usize,
+    const BUFFERS: usize,
+    const NAMESPACES: usize,
+    const SOCKETS: usize = CONNECTIONS,
+> {
+    sockets: [SocketStorage<'static>; SOCKETS],
     places: [Option<Buffer<'static>>; BUFFERS],
     controllers: Controllers<CONNECTIONS>,
     records: [Option<Record<'static>>; CONNECTIONS],
     namespaces: [Namespace; NAMESPACES],
 }
 
-impl<const CONNECTIONS: usize, const BUFFERS: usize, const NAMESPACES: usize>
-    Tables<CONNECTIONS, BUFFERS, NAMESPACES>
+impl<const CONNECTIONS: usize, const BUFFERS: usize, const NAMESPACES: usize, const SOCKETS: usize>
+    Tables<CONNECTIONS, BUFFERS, NAMESPACES, SOCKETS>
 {
     /// Nothing in them.
     #[allow(clippy::new_without_default, reason = "they belong in a static")]
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            sockets: [SocketStorage::EMPTY; CONNECTIONS],
+            sockets: [SocketStorage::EMPTY; SOCKETS],
             places: [const { None }; BUFFERS],
             controllers: Controllers::new(),
             records: [const { None }; CONNECTIONS],
@@ -137,7 +142,7 @@ const NO_NAMESPACE: Namespace = Namespace {
 /// How a server does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// The interface's address.
+    /// The interface's address; `None` while there is none.
     pub address: Option<Ipv4Address>,
     /// Connections that serve a host.
     pub connections: usize,
@@ -150,6 +155,7 @@ pub struct Status {
 /// network that it is reached by.
 pub struct Server<const CONNECTIONS: usize, const DEPTH: usize> {
     interface: Interface,
+    address: Source,
     sockets: SocketSet<'static>,
     target: Target<'static, CONNECTIONS, DEPTH>,
 }
@@ -158,7 +164,8 @@ impl<const CONNECTIONS: usize, const DEPTH: usize> Server<CONNECTIONS, DEPTH> {
     /// Serves `devices`, which have NSIDs from 1 on.
     ///
     /// # Panics
-    /// Where the memory is too little for any host: see [`Target::new`].
+    /// Where the memory is too little for any host: see [`Target::new`]; or there is no
+    /// socket for DHCP.
     pub fn new<
         const RING: usize,
         const LARGE: usize,
@@ -167,10 +174,11 @@ impl<const CONNECTIONS: usize, const DEPTH: usize> Server<CONNECTIONS, DEPTH> {
         const SMALL_BYTES: usize,
         const BUFFERS: usize,
         const NAMESPACES: usize,
+        const SOCKETS: usize,
     >(
         settings: &Settings,
         arena: &'static mut Arena<CONNECTIONS, DEPTH, RING, LARGE, SMALL, LARGE_BYTES, SMALL_BYTES>,
-        tables: &'static mut Tables<CONNECTIONS, BUFFERS, NAMESPACES>,
+        tables: &'static mut Tables<CONNECTIONS, BUFFERS, NAMESPACES, SOCKETS>,
         devices: &'static mut [Device<'static>; NAMESPACES],
         nic: &mut impl phy::Device,
         now: Instant,
@@ -225,15 +233,13 @@ impl<const CONNECTIONS: usize, const DEPTH: usize> Server<CONNECTIONS, DEPTH> {
             controllers: &tables.controllers,
         };
         let mut target = Target::new(description, resources, &mut sockets, handles);
-        let address = IpCidr::Ipv4(settings.address);
-        interface.update_ip_addrs(|all| all.push(address).expect("room for an address"));
-        if let Some(gateway) = settings.gateway {
-            let routes = interface.routes_mut();
-            let _ = routes.add_default_ipv4_route(gateway);
+        let address = Source::start(settings.address, &mut interface, &mut sockets);
+        if let Some(address) = interface.ipv4_addr() {
+            target.set_address(address.into());
         }
-        target.set_address(address.address());
         Self {
             interface,
+            address,
             sockets,
             target,
         }
@@ -245,20 +251,33 @@ impl<const CONNECTIONS: usize, const DEPTH: usize> Server<CONNECTIONS, DEPTH> {
         &mut self,
         nic: &mut impl phy::Device,
         now: Instant,
-        event: impl FnMut(Event<'_>),
+        mut event: impl FnMut(Event<'_>),
     ) -> Option<Instant> {
+        self.interface.poll(timestamp(now), nic, &mut self.sockets);
+        self.readdress(now, &mut event);
         let Self {
             interface,
             sockets,
             target,
+            ..
         } = self;
-        interface.poll(timestamp(now), nic, sockets);
-        if target.poll(sockets, now, event) {
+        if target.poll(sockets, now, &mut event) {
             return Some(now);
         }
         let network = interface.poll_at(timestamp(now), sockets);
         let network = network.map(|at| Instant::from_micros(at.total_micros().max(0) as u64));
         sooner(network, target.poll_timeout())
+    }
+
+    /// Nobody reaches hosts by an address that is no longer ours, and they nobody.
+    fn readdress(&mut self, now: Instant, event: impl FnMut(Event<'_>)) {
+        if !self.address.poll(&mut self.interface, &mut self.sockets) {
+            return;
+        }
+        self.target.abandon(&mut self.sockets, now, event);
+        if let Some(address) = self.interface.ipv4_addr() {
+            self.target.set_address(address.into());
+        }
     }
 
     /// How it does.

@@ -15,6 +15,7 @@ use cortex_m::singleton;
 use cortex_m_rt::{entry, exception};
 use nvmf_core::digest::portable;
 use nvmf_core::wire::ids::Nqn;
+use nvmf_firmware::address::Addressing;
 use nvmf_firmware::sd::Card;
 use nvmf_firmware::server::{Arena, Server, Settings, Tables};
 use nvmf_tcp::smoltcp::target::{Device, Event};
@@ -34,6 +35,7 @@ const RING: usize = 1536;
 const LARGE: usize = 1;
 const SMALL: usize = 3;
 
+const ADDRESS: Ipv4Cidr = Ipv4Cidr::new(Ipv4Address::new(10, 0, 2, 15), 24);
 const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:6e766d66-6d63-7500-8000-0000000000c3";
 const UUID: [u8; 16] = *b"nvmfmcu\0\x80\0\0\0\0\0\0\xc3";
 
@@ -84,8 +86,10 @@ fn main() -> ! {
         model: "nvmf Cortex-M3",
         uuid: UUID,
         mac,
-        address: Ipv4Cidr::new(Ipv4Address::new(10, 0, 2, 15), 24),
-        gateway: Some(Ipv4Address::new(10, 0, 2, 2)),
+        address: Addressing::Static {
+            address: ADDRESS,
+            gateway: Some(Ipv4Address::new(10, 0, 2, 2)),
+        },
         port: 4420,
         seed: 0x6E76_6D66,
         crc32c: portable,
@@ -94,7 +98,7 @@ fn main() -> ! {
         Server::new(&settings, ARENA, TABLES, devices, NIC, clock.now());
     // SAFETY: the handler is there, and may come at any time.
     unsafe { NVIC::unmask(EthernetInterrupt) };
-    let _ = writeln!(log, "serving {} port {}", settings.address, settings.port);
+    let _ = writeln!(log, "serving {ADDRESS} port {}", settings.port);
     loop {
         let deadline = server.step(NIC, clock.now(), |event| say(&mut log, &event));
         clock.sleep(deadline, Ethernet::arm);

@@ -145,6 +145,18 @@ impl<'a, const CONNECTIONS: usize, const DEPTH: usize> Target<'a, CONNECTIONS, D
         self.local.set_address(address);
     }
 
+    /// Takes all sockets from their hosts, without a word: they were reached at an
+    /// address that is no longer the interface's.
+    pub fn abandon(&mut self, set: &mut SocketSet, now: Instant, mut event: impl FnMut(Event<'_>)) {
+        self.local.now = now;
+        for (at, connection) in self.connections.iter_mut().enumerate() {
+            if connection.is_serving() {
+                event(Event::Closed(at, Closed::Lost));
+            }
+            connection.abort(set, at, &mut self.local);
+        }
+    }
+
     /// Does what there is to do, within bounds. True if the interface may have
     /// something to send: poll it, then this again. Otherwise sleep until the
     /// interface or [`Target::poll_timeout`] wants to be called.
