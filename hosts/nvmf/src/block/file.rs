@@ -16,12 +16,14 @@
 //! It is left to a thread: an io_uring knows it since Linux 6.12 only, and cannot be asked whether it
 //! does without discarding something.
 use std::fs::File;
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nvmf_core::block::{BlockDevice, Completion, Geometry, MediaError, Op, Request, Submit};
+use nvmf_core::block::{
+    BlockDevice, Completion, Extent, Geometry, MediaError, Op, Request, Submit,
+};
 use nvmf_tcp::std::buffer::Buffer;
 use nvmf_tcp::std::device::{Device, Identity, Namespace};
 use nvmf_tcp::std::waker::Waker;
@@ -59,7 +61,8 @@ impl FileNamespace {
                 path: opened.stable_path,
                 geometry: opened.geometry,
                 direct: opened.direct,
-                cached: AtomicBool::new(!opened.direct),
+                reads_cached: AtomicBool::new(!opened.direct),
+                writes_cached: AtomicBool::new(!opened.direct),
                 complained: AtomicBool::new(false),
             }),
             identity,
@@ -125,6 +128,10 @@ impl BlockDevice for FileDevice {
         }
     }
 
+    fn store(&mut self, extent: Extent, data: &[u8], fua: bool) -> Option<Result<(), MediaError>> {
+        (!fua && self.store.write_cached(extent, data)).then_some(Ok(()))
+    }
+
     fn poll(&mut self) -> Option<Completion<Buffer>> {
         if let Some(ended) = self.ring.as_mut().and_then(uring::Handle::poll) {
             let (request, result) = ended;
@@ -147,7 +154,9 @@ pub(super) struct Store {
     /// Its I/O bypasses the page cache.
     pub(super) direct: bool,
     /// Reads may be satisfied by the page cache without blocking.
-    cached: AtomicBool,
+    reads_cached: AtomicBool,
+    /// Writes may be taken by it without blocking.
+    writes_cached: AtomicBool,
     /// A failure was reported already.
     complained: AtomicBool,
 }
@@ -165,22 +174,24 @@ impl Store {
         let Op::Read(extent) = request.op else {
             return false;
         };
-        if extent.len > INLINE || !self.cached.load(Ordering::Relaxed) {
-            return false;
-        }
         let Some(into) = payload(request.buffer.as_mut(), extent) else {
             return false;
         };
-        let wanted = into.len();
-        let flags = ReadWriteFlags::NOWAIT;
-        match rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(into)], extent.byte, flags) {
-            Ok(read) => read == wanted,
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
-                self.cached.store(false, Ordering::Relaxed);
-                false
-            }
-            Err(_) => false,
+        let read = |flags| {
+            rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(into)], extent.byte, flags)
+        };
+        at_once(&self.reads_cached, extent, read)
+    }
+
+    /// Whether the data is written. What is not may be so in part: write it all again.
+    fn write_cached(&self, extent: Extent, data: &[u8]) -> bool {
+        let end = extent.byte.checked_add(extent.len);
+        if self.geometry.read_only || end.is_none_or(|end| end > self.geometry.bytes()) {
+            return false;
         }
+        let write =
+            |flags| rustix::io::pwritev2(&self.file, &[IoSlice::new(data)], extent.byte, flags);
+        data.len() as u64 == extent.len && at_once(&self.writes_cached, extent, write)
     }
 
     /// What a failure is to the host. Logs the first aloud, the others in a whisper: a host can
@@ -202,6 +213,26 @@ impl Store {
             Some(Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM) => MediaError::NotReady,
             _ => failure.error,
         }
+    }
+}
+
+/// Whether a call moves the whole extent without blocking, unless it is so long that copying it
+/// takes its time. One that cannot be made this way is not tried again.
+fn at_once(
+    possible: &AtomicBool,
+    extent: Extent,
+    call: impl FnOnce(ReadWriteFlags) -> Result<usize, Errno>,
+) -> bool {
+    if extent.len > INLINE || !possible.load(Ordering::Relaxed) {
+        return false;
+    }
+    match call(ReadWriteFlags::NOWAIT) {
+        Ok(moved) => moved as u64 == extent.len,
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+            possible.store(false, Ordering::Relaxed);
+            false
+        }
+        Err(_) => false,
     }
 }
 

@@ -76,6 +76,7 @@ by_both! {
     a_file_has_one_writer_or_any_number_of_readers,
     deallocated_space_is_given_back,
     nothing_beyond_the_end_is_read_or_written,
+    a_write_is_taken_at_once_or_not_at_all,
     a_dropped_handle_finishes_what_it_took,
     nothing_on_nothing_is_no_error,
     many_operations_of_many_handles_end_once_each_with_the_right_data,
@@ -185,7 +186,7 @@ fn a_cached_read_ends_at_once(io: Io) {
     };
     match device.submit(request) {
         Submit::Done(done) => assert_same(done.buffer.unwrap().as_ref(), &data),
-        Submit::Pending if !namespace.store.cached.load(Ordering::Relaxed) => {
+        Submit::Pending if !namespace.store.reads_cached.load(Ordering::Relaxed) => {
             eprintln!("skipped: no RWF_NOWAIT there");
         }
         other => panic!("{other:?}"),
@@ -532,6 +533,41 @@ fn many_operations_of_many_handles_end_once_each_with_the_right_data(io: Io) {
         if read {
             assert_same(data.as_ref(), &contents[slot]);
         }
+    }
+}
+
+fn a_write_is_taken_at_once_or_not_at_all(io: Io) {
+    let (_directory, path) = sparse();
+    let mounted = Mounted::tmpfs("16m");
+    let in_memory = mounted
+        .as_ref()
+        .map(|mounted| mounted.0.path().join("disk"));
+    let cases = [
+        (Some(path.clone()), Direct::Off),
+        (Some(path), Direct::Auto),
+        (in_memory, Direct::Off),
+    ];
+    for (path, direct) in cases {
+        let Some(path) = path else { continue };
+        let opening = Opening {
+            size: Some(SIZE as u64),
+            direct,
+            ..opening(&path)
+        };
+        let namespace = serve(opening, io);
+        let worker = Worker::new();
+        let mut device = Namespace::open(&namespace, &worker.waker);
+        let (old, new) = (pattern(60, 4096), pattern(61, 4096));
+        worker.write(&mut *device, 8192, &old, false).unwrap();
+        let stored = device.store(extent(8192, 4096), &new, false);
+        let expected = if stored == Some(Ok(())) { &new } else { &old };
+        assert_same(&worker.read(&mut *device, 8192, 4096).unwrap(), expected);
+        assert!(!namespace.store.direct || stored.is_none());
+        for (at, len) in [(SIZE as u64 - 2048, 4096), (u64::MAX, 4096), (0, 512)] {
+            assert_eq!(device.store(extent(at, len), &new, false), None);
+        }
+        assert_eq!(device.store(extent(8192, 4096), &new, true), None);
+        assert_eq!(fs::metadata(&path).unwrap().len(), SIZE as u64);
     }
 }
 
