@@ -13,6 +13,7 @@ use core::panic::PanicInfo;
 use cortex_m::peripheral::NVIC;
 use cortex_m::singleton;
 use cortex_m_rt::{entry, exception};
+use embedded_hal::delay::DelayNs;
 use nvmf_core::digest::portable;
 use nvmf_core::wire::ids::Nqn;
 use nvmf_firmware::address::Addressing;
@@ -72,10 +73,14 @@ fn main() -> ! {
     NIC.start(mac);
 
     let nqn = singleton!(: Nqn = NQN.parse().expect("an NQN")).expect("made once");
-    let card = Card::start(Ssi::start(), CardSelect::start(), &mut Delay, Ssi::faster);
-    let card = match card {
-        Ok(card) => card,
-        Err(fault) => panic!("SD card: {fault:?}"),
+    let card = loop {
+        match Card::start(Ssi::start(), CardSelect::start(), &mut Delay) {
+            Ok(card) => break card,
+            Err(fault) => {
+                let _ = writeln!(log, "waiting for an SD card: {fault:?}");
+                Delay.delay_ms(1000);
+            }
+        }
     };
     let card = singleton!(: Card<Ssi, CardSelect> = card).expect("made once");
     let disk: Device<'static> = card;

@@ -2,6 +2,7 @@
 use core::convert::Infallible;
 
 use embedded_hal::{digital, spi};
+use nvmf_firmware::sd::Bus;
 
 use crate::board::CLOCK;
 use crate::registers::Registers;
@@ -33,7 +34,6 @@ mod gpio {
 pub(crate) struct Ssi;
 
 impl Ssi {
-    /// At 400 kHz.
     pub(crate) fn start() -> Self {
         const CLOCK_RECEIVE_TRANSMIT: u32 = 0b11_0100;
         const RECEIVE: u32 = 0b01_0000;
@@ -41,16 +41,7 @@ impl Ssi {
         port.set(gpio::AFSEL, CLOCK_RECEIVE_TRANSMIT);
         port.set(gpio::DEN, CLOCK_RECEIVE_TRANSMIT);
         port.set(gpio::PUR, RECEIVE);
-        let mut ssi = Self;
-        ssi.set_divisor(CLOCK / 400_000 + 1);
-        ssi
-    }
-
-    /// 12.5 MHz; bytes in a millisecond.
-    pub(crate) fn faster(&mut self) -> u32 {
-        const DIVISOR: u32 = 4;
-        self.set_divisor(DIVISOR);
-        CLOCK / DIVISOR / 8 / 1000
+        Self
     }
 
     /// An even number, 2 to 254.
@@ -77,6 +68,20 @@ impl Ssi {
                 received += 1;
             }
         }
+    }
+}
+
+impl Bus for Ssi {
+    /// 400 kHz, or a little less.
+    fn slow(&mut self) {
+        self.set_divisor(CLOCK / 400_000 + 1);
+    }
+
+    /// 12.5 MHz.
+    fn fast(&mut self) -> u32 {
+        const DIVISOR: u32 = 4;
+        self.set_divisor(DIVISOR);
+        CLOCK / DIVISOR / 8 / 1000
     }
 }
 

@@ -1,10 +1,14 @@
 //! SD and SDHC cards over SPI, a step at a time: while a card is busy or looks for data,
 //! the network has its turn.
 //!
+//! A card may be pulled: requests fail with [`MediaError::NotReady`] until it is
+//! back. What else goes wrong is tried again once, after the card was reset.
+//!
 //! The card stays selected for as long as a command and its data take, which
 //! is many steps; so this takes the bus and the pin, and not an `SpiDevice`,
 //! which would let go of the card between them.
 mod crc;
+mod identify;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -18,11 +22,10 @@ use nvmf_core::block::{
 use nvmf_core::time::Instant;
 use nvmf_tcp::smoltcp::memory::Buffer;
 
+use self::identify::{Identification, Identity};
 pub use self::wire::Fault;
-use self::wire::{BLOCK, IDLE, ILLEGAL, START, START_MULTIPLE, STOP_MULTIPLE, Wire};
+use self::wire::{BLOCK, START, START_MULTIPLE, STOP_MULTIPLE, Wire};
 
-/// How long a card may take to come up, in milliseconds.
-const START_MS: u32 = 1000;
 /// How long it may be busy, or look for a block, in milliseconds (sections 4.6.2.1, 4.6.2.2:
 /// 100 and 250; some take longer).
 const WAIT_MS: u32 = 500;
@@ -31,13 +34,22 @@ const WAIT_BYTES: u32 = 32;
 
 static ZEROES: [u8; BLOCK] = [0; BLOCK];
 
-/// A card that is up.
+/// A bus in mode 0, of which a card decides how fast it is.
+pub trait Bus: SpiBus {
+    /// 100 to 400 kHz, for a card that comes up: called before anything is moved.
+    fn slow(&mut self);
+
+    /// What is used from then on, 25 MHz at most. Says how many bytes pass in a
+    /// millisecond.
+    fn fast(&mut self) -> u32;
+}
+
+/// A card that was up, and may be pulled and put back.
 pub struct Card<SPI, CS> {
     wire: Wire<SPI, CS>,
-    blocks: u64,
-    read_only: bool,
-    /// Commands say blocks, not bytes.
-    by_block: bool,
+    identity: Identity,
+    /// Whether the next request has to see first which card is there, if any.
+    lost: bool,
     /// Bytes on the bus within [`WAIT_MS`].
     patience: u32,
     running: Option<Running>,
@@ -56,10 +68,14 @@ struct Running {
     waited: u32,
     /// A block is not what the host compares it with.
     differs: bool,
+    /// It is not tried once more.
+    last_try: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
+    /// The card is to come up.
+    Identifying(Identification),
     /// The command is to be sent.
     Command,
     /// A block is to come.
@@ -70,37 +86,29 @@ enum Stage {
     Ending,
 }
 
-impl<SPI: SpiBus, CS: OutputPin> Card<SPI, CS> {
-    /// Has the card come up, which may take a second. The bus is in mode 0 at
-    /// 100 to 400 kHz; `faster` makes it what is used from then on, 25 MHz at
-    /// most, and says how many bytes pass in a millisecond.
+impl<SPI: Bus, CS: OutputPin> Card<SPI, CS> {
+    /// Has the card come up, which may take a second or three.
     ///
     /// # Errors
     /// Why there is no card to be used.
-    pub fn start(
-        spi: SPI,
-        cs: CS,
-        delay: &mut impl DelayNs,
-        faster: impl FnOnce(&mut SPI) -> u32,
-    ) -> Result<Self, Fault> {
+    pub fn start(spi: SPI, cs: CS, delay: &mut impl DelayNs) -> Result<Self, Fault> {
         let mut wire = Wire::new(spi, cs);
-        wire.deselect()?;
-        // 74 clocks at least.
-        wire.write(&[0xFF; 10])?;
-        wire.select()?;
-        let card = identify(&mut wire, delay);
-        wire.deselect()?;
-        let Identified {
-            blocks,
-            read_only,
-            by_block,
-        } = card?;
-        let patience = faster(&mut wire.spi).saturating_mul(WAIT_MS);
+        let mut identification = Identification::new();
+        let identity = loop {
+            match identification.step(&mut wire) {
+                Ok(Some(identity)) => break identity,
+                Ok(None) => delay.delay_ms(1),
+                Err(fault) => {
+                    let _ = wire.deselect();
+                    return Err(fault);
+                }
+            }
+        };
+        let patience = wire.spi.fast().saturating_mul(WAIT_MS);
         Ok(Self {
             wire,
-            blocks,
-            read_only,
-            by_block,
+            identity,
+            lost: false,
             patience,
             running: None,
             block: [0; BLOCK],
@@ -113,6 +121,9 @@ impl<SPI: SpiBus, CS: OutputPin> Card<SPI, CS> {
             return Ok(false);
         }
         match running.stage {
+            Stage::Identifying(identification) => {
+                self.identify(running, identification).map(|()| false)
+            }
             Stage::Command => self.command(running).map(|()| false),
             Stage::Token => self.read(running),
             Stage::Busy => self.write(running).map(|()| false),
@@ -130,10 +141,28 @@ impl<SPI: SpiBus, CS: OutputPin> Card<SPI, CS> {
         }
     }
 
+    /// The same card may be used on.
+    fn identify(
+        &mut self,
+        running: &mut Running,
+        mut identification: Identification,
+    ) -> Result<(), Fault> {
+        running.stage = match identification.step(&mut self.wire)? {
+            None => Stage::Identifying(identification),
+            Some(identity) if identity == self.identity => {
+                self.patience = self.wire.spi.fast().saturating_mul(WAIT_MS);
+                self.lost = false;
+                Stage::Command
+            }
+            Some(_) => return Err(Fault::Another),
+        };
+        Ok(())
+    }
+
     fn command(&mut self, running: &mut Running) -> Result<(), Fault> {
         self.wire.select()?;
         let extent = running.extent;
-        let at = if self.by_block {
+        let at = if self.identity.by_block {
             extent.byte / BLOCK as u64
         } else {
             extent.byte
@@ -237,6 +266,23 @@ impl<SPI: SpiBus, CS: OutputPin> Card<SPI, CS> {
 }
 
 impl Running {
+    /// From the beginning: from the card's, if that is `lost`.
+    const fn new(request: Request<Buffer<'static>>, extent: Extent, lost: bool) -> Self {
+        Self {
+            request,
+            extent,
+            done: 0,
+            stage: if lost {
+                Stage::Identifying(Identification::new())
+            } else {
+                Stage::Command
+            },
+            waited: 0,
+            differs: false,
+            last_try: lost,
+        }
+    }
+
     fn is_multiple(&self) -> bool {
         self.extent.len > BLOCK as u64
     }
@@ -250,23 +296,24 @@ const fn is_read(op: Op) -> bool {
     matches!(op, Op::Read(_) | Op::Compare(_) | Op::Verify(_))
 }
 
-/// What a command that failed has to say of it.
-const fn media_error(fault: Fault, op: Op) -> MediaError {
+/// What a request that failed has to say of it.
+const fn media_error(fault: Fault, running: &Running) -> MediaError {
     match fault {
         Fault::NoCard | Fault::Bus => MediaError::NotReady,
-        _ if is_read(op) => MediaError::Read,
+        _ if matches!(running.stage, Stage::Identifying(_)) => MediaError::NotReady,
+        _ if is_read(running.request.op) => MediaError::Read,
         _ => MediaError::Write,
     }
 }
 
-impl<SPI: SpiBus, CS: OutputPin> BlockDevice for Card<SPI, CS> {
+impl<SPI: Bus, CS: OutputPin> BlockDevice for Card<SPI, CS> {
     type Buffer = Buffer<'static>;
 
     fn geometry(&self) -> Geometry {
         Geometry {
             block_shift: 9,
-            blocks: self.blocks,
-            read_only: self.read_only,
+            blocks: self.identity.blocks,
+            read_only: self.identity.read_only,
             volatile_cache: false,
             deallocate_zeroes: false,
             optimal_blocks: 0,
@@ -283,14 +330,7 @@ impl<SPI: SpiBus, CS: OutputPin> BlockDevice for Card<SPI, CS> {
         if self.running.is_some() {
             return Submit::Busy(request);
         }
-        self.running = Some(Running {
-            request,
-            extent,
-            done: 0,
-            stage: Stage::Command,
-            waited: 0,
-            differs: false,
-        });
+        self.running = Some(Running::new(request, extent, self.lost));
         Submit::Pending
     }
 
@@ -303,7 +343,14 @@ impl<SPI: SpiBus, CS: OutputPin> BlockDevice for Card<SPI, CS> {
             }
             Ok(true) if running.differs => Err(MediaError::Miscompare),
             Ok(true) => Ok(()),
-            Err(fault) => Err(media_error(fault, running.request.op)),
+            Err(fault) => {
+                self.lost = true;
+                if !running.last_try {
+                    self.running = Some(Running::new(running.request, running.extent, true));
+                    return None;
+                }
+                Err(media_error(fault, &running))
+            }
         };
         let let_go = self.wire.deselect();
         let result = result.and(let_go.map_err(|_| MediaError::NotReady));
@@ -313,90 +360,5 @@ impl<SPI: SpiBus, CS: OutputPin> BlockDevice for Card<SPI, CS> {
     /// At once, while there is something to do.
     fn next_deadline(&self) -> Option<Instant> {
         self.running.as_ref().map(|_| Instant::ZERO)
-    }
-}
-
-struct Identified {
-    blocks: u64,
-    read_only: bool,
-    by_block: bool,
-}
-
-/// Section 7.2.1: from power-up to a card that takes commands.
-fn identify<SPI: SpiBus, CS: OutputPin>(
-    wire: &mut Wire<SPI, CS>,
-    delay: &mut impl DelayNs,
-) -> Result<Identified, Fault> {
-    const TRIES: usize = 10;
-    let mut answer = Err(Fault::NoCard);
-    for _ in 0..TRIES {
-        answer = wire.command(0, 0);
-        if answer == Ok(IDLE) {
-            break;
-        }
-        delay.delay_ms(1);
-    }
-    match answer? {
-        IDLE => {}
-        r1 => return Err(Fault::Refused(r1)),
-    }
-    // 2.7 to 3.6 V, and a pattern that comes back.
-    const CONDITION: u32 = 0x1AA;
-    let version_2 = match wire.command(8, CONDITION)? {
-        IDLE => {
-            let echo = u32::from_be_bytes([wire.byte()?, wire.byte()?, wire.byte()?, wire.byte()?]);
-            if echo & 0xFFF != CONDITION {
-                return Err(Fault::Unknown);
-            }
-            true
-        }
-        r1 if r1 & ILLEGAL != 0 => false,
-        r1 => return Err(Fault::Refused(r1)),
-    };
-    // Check sums from here on.
-    wire.expect_early(59, 1)?;
-    const HIGH_CAPACITY: u32 = 1 << 30;
-    let argument = if version_2 { HIGH_CAPACITY } else { 0 };
-    let mut left = START_MS;
-    while wire.app_command(41, argument)? != 0 {
-        left = left.checked_sub(1).ok_or(Fault::TooSlow)?;
-        delay.delay_ms(1);
-    }
-    // QEMU's card says that it is starting whenever it is asked this.
-    wire.expect_early(58, 0)?;
-    let ocr = u32::from_be_bytes([wire.byte()?, wire.byte()?, wire.byte()?, wire.byte()?]);
-    let by_block = ocr & HIGH_CAPACITY != 0;
-    if !by_block {
-        wire.expect(16, BLOCK as u32)?;
-    }
-    wire.expect(9, 0)?;
-    let mut waits = 0;
-    while wire.byte()? != START {
-        waits += 1;
-        if waits > 1000 {
-            return Err(Fault::TooSlow);
-        }
-    }
-    let mut csd = [0; 16];
-    wire.data(&mut csd)?;
-    Ok(Identified {
-        blocks: blocks(&csd).ok_or(Fault::Unknown)?,
-        read_only: csd[14] & 0x30 != 0,
-        by_block,
-    })
-}
-
-/// The capacity in a CSD, in blocks of 512 bytes (section 5.3).
-fn blocks(csd: &[u8; 16]) -> Option<u64> {
-    let byte = |at: usize| u64::from(csd[at]);
-    match csd[0] >> 6 {
-        0 => {
-            let c_size = (byte(6) & 0x3) << 10 | byte(7) << 2 | byte(8) >> 6;
-            let c_size_mult = (byte(9) & 0x3) << 1 | byte(10) >> 7;
-            let read_bl_len = byte(5) & 0xF;
-            Some((c_size + 1) << (c_size_mult + 2 + read_bl_len) >> 9)
-        }
-        1 => Some((((byte(7) & 0x3F) << 16 | byte(8) << 8 | byte(9)) + 1) << 10),
-        _ => None,
     }
 }

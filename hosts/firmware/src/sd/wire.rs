@@ -27,6 +27,8 @@ pub enum Fault {
     Failed(u8),
     /// It is of a kind that this does not know.
     Unknown,
+    /// It is not the card that was there before.
+    Another,
 }
 
 /// R1 while the card is starting.
@@ -73,7 +75,7 @@ impl<SPI: SpiBus, CS: OutputPin> Wire<SPI, CS> {
         Ok(byte[0])
     }
 
-    fn receive(&mut self, bytes: &mut [u8]) -> Result<(), Fault> {
+    pub(super) fn receive(&mut self, bytes: &mut [u8]) -> Result<(), Fault> {
         // Ones, as the card takes anything else for a command.
         bytes.fill(0xFF);
         self.spi.transfer_in_place(bytes).map_err(|_| Fault::Bus)
