@@ -103,6 +103,19 @@ pub enum Event<R, Q> {
     },
 }
 
+impl<R, Q: Copy> Event<R, Q> {
+    /// The queue pair that it happened to; none for a request.
+    pub fn queue_pair(&self) -> Option<Q> {
+        match self {
+            Self::Request { .. } => None,
+            Self::Established { qp, .. }
+            | Self::Rejected { qp, .. }
+            | Self::Unreachable { qp }
+            | Self::Disconnected { qp } => Some(*qp),
+        }
+    }
+}
+
 /// A worker's share of a connection manager.
 pub trait Cm {
     /// The device on which queue pairs are made.

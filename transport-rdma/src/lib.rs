@@ -16,10 +16,22 @@
 //! |---|---|
 //! | [`verbs`] | what a device does: post, poll, register. No allocator, no library's type |
 //! | [`cm`] | what a connection manager does |
+//! | [`target`] | a worker's connections: shared receives, budgets, pools |
+//! | [`host`] | a host's queue: commands with their buffers |
+//! | [`sim`] | both, in memory: a fabric that checks what a network card checks |
 #![no_std]
 
+#[cfg(any(feature = "sim", test))]
+extern crate alloc;
+
+mod buffer;
 pub mod cm;
+pub mod host;
+#[cfg(any(feature = "sim", test))]
+pub mod sim;
+pub mod target;
 pub mod verbs;
 
+pub use buffer::{Buffer, Pool};
 pub use cm::Cm;
 pub use verbs::Verbs;

@@ -64,6 +64,8 @@ pub struct TargetConnection<S: Storage, B, C> {
     pair: QueuePair<S, B, C>,
     waiting: Waiting<S, B>,
     reason: Option<CloseReason>,
+    /// The connection is gone.
+    gone: bool,
 }
 
 impl<S, B, C> TargetConnection<S, B, C>
@@ -80,6 +82,7 @@ where
             pair: QueuePair::new(now, connect_timeout),
             waiting: Waiting::new(config.commands),
             reason: None,
+            gone: false,
         }
     }
 
@@ -105,6 +108,11 @@ where
     /// What arrived was no command capsule.
     pub fn fault(&mut self, fault: Fault) {
         self.reason.get_or_insert(CloseReason::Fault(fault));
+    }
+
+    /// A receive failed: the connection is over.
+    pub fn broke(&mut self) {
+        self.reason.get_or_insert(CloseReason::Failed);
     }
 
     /// The next chain to post; it counts as posted. Without a connection there is none.
@@ -133,7 +141,7 @@ where
         E: Backend<Buffer = B, Controller = C>,
     {
         match self.transport.completed(id) {
-            Some(Completed::Fetched(ticket)) => {
+            Some(Completed::Fetched(ticket)) if !self.gone => {
                 self.keep(ticket.slot(), buffer, env);
                 self.pair.fetched(ticket, true, &mut self.transport, env);
             }
@@ -142,7 +150,7 @@ where
                 self.pair.sent(slot, env);
                 self.begin_waiting(env);
             }
-            None => give(buffer, env),
+            Some(Completed::Fetched(_)) | None => give(buffer, env),
         }
     }
 
@@ -151,7 +159,7 @@ where
     where
         E: Backend<Buffer = B, Controller = C>,
     {
-        self.reason.get_or_insert(CloseReason::Failed);
+        self.broke();
         self.transport.completed(id);
         give(buffer, env);
     }
@@ -226,6 +234,7 @@ where
     where
         E: Backend<Buffer = B, Controller = C>,
     {
+        self.gone = true;
         self.transport.connection_closed();
         while let Some((_, buffer)) = self.waiting.pop() {
             env.give_buffer(buffer);

@@ -260,6 +260,12 @@ impl<S: Storage> HostQueue<S> {
         self.link.ready.first().is_some() && self.link.has_room()
     }
 
+    /// Whose SEND it was, of a name that [`HostQueue::poll_work`] gave.
+    #[must_use]
+    pub fn slot(id: WorkId) -> Option<SlotId> {
+        parse(id).map(|(slot, _)| slot)
+    }
+
     /// A SEND completed. The command may be complete with that.
     pub fn sent(&mut self, id: WorkId) -> Option<Completed> {
         self.link.sent(self.slots.as_mut(), id)

@@ -4,13 +4,12 @@ use std::time::Duration;
 use nvmf_core::host::Data;
 use nvmf_core::host::controller::{self, Capabilities, Controller, Event, Token};
 use nvmf_core::host::{Error, Identity};
-use nvmf_core::tcp::{host, target};
 use nvmf_core::time::{Instant, sooner};
 use nvmf_core::wire::ids::{Cntlid, HostId};
 use zerocopy::IntoBytes;
 
 use crate::bytes::{HOSTNQN, SUBNQN};
-use crate::pair::{Happened, How, Pair, Payload, Seen};
+use crate::ends::{Ends, Happened, Payload, Seen};
 
 /// Tags of the machine's requests are these and above.
 const OWN: u64 = 1 << 32;
@@ -78,15 +77,8 @@ pub struct Association {
 }
 
 impl Association {
-    /// Connects.
-    pub fn connect(
-        pair: &mut Pair,
-        config: controller::Config,
-        host: &host::Config,
-        target: &target::Config,
-        how: How,
-    ) -> Self {
-        let link = pair.connect(host, target, how);
+    /// Of a connection that was just made.
+    pub fn on(pair: &mut impl Ends, link: usize, config: controller::Config) -> Self {
         pair.configure(link, controller::ADMIN_ENTRIES as usize - 1, 8192);
         Self {
             link,
@@ -101,7 +93,7 @@ impl Association {
     ///
     /// # Panics
     /// When it never rests.
-    pub fn run(&mut self, pair: &mut Pair, by: Duration) {
+    pub fn run(&mut self, pair: &mut impl Ends, by: Duration) {
         let end = pair.now().after(by);
         for _ in 0..100_000 {
             self.work(pair);
@@ -118,7 +110,7 @@ impl Association {
     }
 
     /// What is to be done now.
-    fn work(&mut self, pair: &mut Pair) {
+    fn work(&mut self, pair: &mut impl Ends) {
         loop {
             pair.run(Duration::ZERO);
             let mut moved = false;
@@ -171,7 +163,7 @@ impl Association {
         }
     }
 
-    fn time_passed(&mut self, pair: &mut Pair) {
+    fn time_passed(&mut self, pair: &mut impl Ends) {
         let now = pair.now();
         if self.ended.is_none()
             && let Err(error) = self.machine.handle_timeout(now)

@@ -7,7 +7,9 @@
 //! | [`host`] | a host that keeps the rules, and checks that the controller does |
 //! | [`target`] | catalog, devices and buffers in memory |
 //! | [`rig`] | connections of that target, in virtual time |
-//! | [`pair`] | hosts' queues against that target: pieces, delays, cuts, a tap |
+//! | [`ends`] | hosts' queues against a target, over whatever transport: what scenarios are written against |
+//! | [`pair`] | that over TCP: pieces, delays, cuts, a tap |
+//! | [`over_rdma`] | that over RDMA: a fabric in memory |
 //! | [`association`] | a controller's machine at the host's end of an admin queue |
 //! | [`disk`] | what a namespace may hold, whatever order its commands were done in |
 //! | [`sequence`] | random operations of a host, checked against that |
@@ -18,8 +20,11 @@ pub mod association;
 pub mod bytes;
 pub mod crc;
 pub mod disk;
+pub mod ends;
 pub mod fuzz;
 pub mod host;
+pub mod over_rdma;
+mod over_tcp;
 pub mod pair;
 pub mod random;
 pub mod reader;

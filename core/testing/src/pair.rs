@@ -5,31 +5,22 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use nvmf_core::host::Data;
-use nvmf_core::tcp::fatal::Fatal;
 use nvmf_core::tcp::host::{self, Event, HostQueue, Transmit};
 use nvmf_core::tcp::rx::Need;
 use nvmf_core::tcp::target;
 use nvmf_core::tcp::tx::MAX_HEAD;
 use nvmf_core::time::{Instant, sooner};
-use nvmf_core::wire::cqe::Cqe;
 use nvmf_core::wire::sqe::Sqe;
 use nvmf_core::{DataBuffers, Place, SlotId};
 
 use crate::crc::crc32c;
+use crate::ends::{Happened, Payload, Seen, Way};
+use crate::over_tcp::Choices;
 use crate::rig::{Delivery, Rig};
 use crate::target::Heap;
 
 /// Rounds after which both ends must have nothing more to say to each other.
 const MAX_ROUNDS: usize = 100_000;
-
-/// Which way bytes go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// From the host.
-    ToTarget,
-    /// To the host.
-    ToHost,
-}
 
 /// How bytes travel.
 #[derive(Clone, Copy, Debug)]
@@ -69,58 +60,14 @@ pub struct Passing<'a> {
 /// Sees every PDU, and may do anything to it.
 pub type Tap = Box<dyn FnMut(&mut Passing<'_>)>;
 
-/// The data of a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Payload {
-    /// None.
-    Nothing,
-    /// At most this many bytes come.
-    Read(u32),
-    /// These go.
-    Write(Vec<u8>),
-}
-
-/// What a host sees.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Happened {
-    /// The controller answered ICReq.
-    Ready,
-    /// A command completed.
-    Completed {
-        /// The caller's name for it.
-        tag: u64,
-        /// What the controller says.
-        cqe: Cqe,
-        /// What came, or what went.
-        data: Vec<u8>,
-    },
-    /// The controller broke the transport; it was told so.
-    Broken(Fatal),
-    /// The controller ended the connection.
-    Terminated(Fatal),
-    /// No ICResp came in time.
-    NoIcResp,
-    /// The connection is gone, and the host did not close it.
-    Closed,
-}
-
-/// Something that a host saw.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
-    /// On which connection.
-    pub link: usize,
-    /// When.
-    pub when: Instant,
-    /// What.
-    pub happened: Happened,
-}
-
 /// Hosts and a target.
 pub struct Pair {
     /// The target's end, whose connections have the indices that those here have.
     pub rig: Rig<Heap>,
     /// Who listens, if somebody does.
     pub tap: Option<Tap>,
+    /// What connections have that are made without saying.
+    pub(crate) choices: Choices,
     links: Vec<Link>,
     seen: VecDeque<Seen>,
     cut_next: Option<(usize, Way, u64)>,
@@ -214,6 +161,7 @@ impl Pair {
         Self {
             rig: Rig::new(),
             tap: None,
+            choices: Choices::default(),
             links: Vec::new(),
             seen: VecDeque::new(),
             cut_next: None,
@@ -450,7 +398,7 @@ impl Pair {
         for at in 0..self.links.len() {
             let link = &self.links[at];
             if link.open && link.machine.timed_out(now) {
-                self.host_ends(at, Happened::NoIcResp);
+                self.host_ends(at, Happened::Late);
             }
         }
     }
@@ -642,7 +590,7 @@ impl Pair {
                         Err(fatal) => {
                             // It has a TermReq to send, and then it closes.
                             self.host_output(at);
-                            self.host_ends(at, Happened::Broken(fatal));
+                            self.host_ends(at, Happened::Broken(fatal.to_string()));
                             return;
                         }
                     }
@@ -657,7 +605,9 @@ impl Pair {
         match event {
             None => {}
             Some(Event::Ready) => self.sees(at, Happened::Ready),
-            Some(Event::Terminated(fatal)) => self.host_ends(at, Happened::Terminated(fatal)),
+            Some(Event::Terminated(fatal)) => {
+                self.host_ends(at, Happened::Terminated(fatal.to_string()))
+            }
             Some(Event::Completed {
                 slot,
                 cqe,

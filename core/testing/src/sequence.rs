@@ -1,15 +1,12 @@
 //! Random operations of a host, several at a time and on overlapping blocks, over
 //! connections that are slow, cut and faulty, against a [`Disk`]: everything is
 //! chosen by a seed.
-use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::time::Duration;
 
 use nvmf_core::block::MediaError;
 use nvmf_core::host::queue::Connect;
 use nvmf_core::host::{Request, command};
-use nvmf_core::tcp::{host, target};
 use nvmf_core::wire::cqe::Cqe;
 use nvmf_core::wire::ids::{Cntlid, Nsid, Qid};
 use nvmf_core::wire::property::Property;
@@ -20,11 +17,9 @@ use zerocopy::IntoBytes;
 
 use crate::association::identity;
 use crate::bytes::{CC_ENABLE, SUBNQN};
-use crate::crc::continue_crc32c;
 use crate::disk::{Access, Content, Disk};
-use crate::pair::{Happened, How, Pair, Payload, Way};
+use crate::ends::{Ends, Happened, Payload, Wanted, Way};
 use crate::random::Random;
-use crate::rig::Delivery;
 use crate::target::Device;
 
 /// The namespace that is lent.
@@ -71,8 +66,8 @@ impl Tally {
 ///
 /// # Panics
 /// When the namespace is not what the commands made of it, or something is left over.
-pub fn sequence(seed: u64, trace: bool) -> Tally {
-    let mut world = World::new(seed, trace);
+pub fn sequence<E: Ends>(seed: u64, trace: bool) -> Tally {
+    let mut world = World::<E>::new(seed, trace);
     world.connect_all();
     for _ in 0..40 {
         world.step();
@@ -80,8 +75,8 @@ pub fn sequence(seed: u64, trace: bool) -> Tally {
     world.end()
 }
 
-struct World {
-    pair: Pair,
+struct World<E> {
+    pair: E,
     random: Random,
     trace: bool,
     setup: Setup,
@@ -95,9 +90,6 @@ struct World {
     in_doubt: Vec<(usize, Access)>,
     next_tag: u64,
     next_content: Content,
-    spoil: Rc<Cell<Option<Spoil>>>,
-    /// PDUs that were spoilt.
-    spoilt: Rc<Cell<usize>>,
     /// Device operations that were made to fail.
     faults: usize,
     tally: Tally,
@@ -106,19 +98,8 @@ struct World {
 /// What holds for all connections of a sequence.
 struct Setup {
     nsid: Nsid,
-    host: host::Config,
-    target: target::Config,
-    entries: u32,
+    entries: u16,
     sq_flow_control: bool,
-}
-
-/// A byte of the next PDU that is to be changed.
-#[derive(Clone, Copy)]
-struct Spoil {
-    link: usize,
-    way: Way,
-    at: usize,
-    change: u8,
 }
 
 #[derive(Clone, Debug)]
@@ -143,65 +124,21 @@ enum Kind {
     Refused(Status),
 }
 
-fn delivery(random: &mut Random) -> Delivery {
-    let size = random.one_of(&[13, 24, 100, 999, 4096]);
-    match random.below(3) {
-        0 => Delivery::Whole,
-        1 => Delivery::Pieces(size),
-        _ => Delivery::InPlace(size),
-    }
-}
-
-impl World {
+impl<E: Ends> World<E> {
     fn new(seed: u64, trace: bool) -> Self {
         let mut random = Random(seed);
-        let mut pair = Pair::new();
+        let mut pair = E::chosen(&mut random);
         let (nsid, disk) = match random.below(2) {
             0 => (Nsid(1), Disk::new(128, 512)),
             _ => (LENT, Disk::new(32, 4096)),
         };
-        let digests = random.one_of(&[0, 1, 2, 3, 3, 3]);
-        let (header_digest, data_digest) = (digests & 1 != 0, digests & 2 != 0);
         let entries = random.one_of(&[2, 5, 9, 32]);
-        pair.rig.target.limits.inline_data = random.one_of(&[512, 4096, 8192]);
+        pair.target().limits.inline_data = random.one_of(&[512, 4096, 8192]);
         let setup = Setup {
             nsid,
-            host: host::Config {
-                header_digest,
-                data_digest,
-                hpda: random.byte() & 31,
-                crc32c: continue_crc32c,
-                ..host::Config::default()
-            },
-            target: target::Config {
-                cpda: random.byte() & 31,
-                maxh2cdata: 4096 + 4 * random.under(4096),
-                max_c2hdata: random.one_of(&[512, 4096, 12_288, u32::MAX]),
-                max_r2t: random.one_of(&[700, 4096, 10_000, u32::MAX]),
-                crc32c: continue_crc32c,
-                ..target::Config::default()
-            },
             entries,
             sq_flow_control: random.once_in(2),
         };
-        let spoil = Rc::new(Cell::new(None));
-        let spoilt = Rc::new(Cell::new(0));
-        let (next, count) = (Rc::clone(&spoil), Rc::clone(&spoilt));
-        pair.tap = Some(Box::new(move |passing| {
-            if let Some(Spoil {
-                link,
-                way,
-                at,
-                change,
-            }) = next.get()
-                && (link, way) == (passing.link, passing.way)
-            {
-                let len = passing.bytes.len();
-                passing.bytes[at % len] ^= change;
-                next.set(None);
-                count.set(count.get() + 1);
-            }
-        }));
         Self {
             pair,
             random,
@@ -215,8 +152,6 @@ impl World {
             in_doubt: Vec::new(),
             next_tag: 0,
             next_content: 0,
-            spoil,
-            spoilt,
             faults: 0,
             tally: Tally::default(),
         }
@@ -239,31 +174,35 @@ impl World {
 
     fn connect(&mut self, qid: Qid) -> usize {
         let latency = Duration::from_micros(self.random.one_of(&[0, 0, 100, 3000]));
-        let how = How {
-            to_target: delivery(&mut self.random),
-            to_host: delivery(&mut self.random),
-            latency,
-        };
-        let (host, target) = (self.setup.host, self.setup.target);
-        let link = self.pair.connect(&host, &target, how);
-        self.say(|| format!("connection {link} is to be queue {}: {how:?}", qid.0));
         let io = qid != Qid::ADMIN;
+        let entries = if io { self.setup.entries } else { 32 };
+        let cntlid = if io { self.cntlid } else { Cntlid::DYNAMIC };
+        let wanted = Wanted {
+            qid,
+            cntlid,
+            entries,
+        };
+        let link = self.pair.connect(&wanted, latency);
+        self.say(|| format!("connection {link} is to be queue {}: {latency:?}", qid.0));
         let connect = Connect {
             qid,
-            entries: if io { self.setup.entries } else { 32 },
+            entries: entries.into(),
             kato_ms: 0,
             sq_flow_control: self.setup.sq_flow_control,
         };
-        let cntlid = if io { self.cntlid } else { Cntlid::DYNAMIC };
         let subnqn = SUBNQN.parse().expect("is a name");
         let data = Connect::data(&identity(), &subnqn, cntlid);
         let data = Payload::Write(data.as_bytes().to_vec());
+        // A transport that fetches it needs a buffer for that.
+        let buffers = &mut self.pair.target().transfer_buffers;
+        let scarce = std::mem::replace(buffers, usize::MAX);
         let cqe = self.call(link, &connect.request().sqe, data);
+        self.pair.target().transfer_buffers = scarce;
         let connected = connect.completed(&cqe).expect("is let in");
         if io {
             assert_eq!(connected.cntlid, self.cntlid);
-            let inline_data = self.pair.rig.target.limits.inline_data;
-            let depth = self.setup.entries as usize - 1;
+            let inline_data = self.pair.target().limits.inline_data;
+            let depth = usize::from(self.setup.entries) - 1;
             self.pair.configure(link, depth, inline_data);
         }
         self.cntlid = connected.cntlid;
@@ -294,13 +233,13 @@ impl World {
             23..26 => self.complete(),
             26 => {
                 let device = [Device::Immediate, Device::Delayed, Device::Busy];
-                self.pair.rig.target.device = self.random.one_of(&device);
-                self.pair.rig.target.transfer_buffers =
+                self.pair.target().device = self.random.one_of(&device);
+                self.pair.target().transfer_buffers =
                     self.random.one_of(&[0, 1, 3, usize::MAX, usize::MAX]);
             }
             27 => {
                 let link = self.any_queue();
-                self.pair.rig.retry(link);
+                self.pair.retry(link);
             }
             28 | 29 => {
                 let (link, way) = (self.any_queue(), self.any_way());
@@ -323,18 +262,11 @@ impl World {
         self.random.one_of(&[Way::ToTarget, Way::ToHost])
     }
 
-    /// A byte is to be wrong, where digests can tell.
+    /// A byte is to be wrong.
     fn spoil(&mut self) {
-        let host = &self.setup.host;
-        if host.header_digest && host.data_digest {
-            let spoil = Spoil {
-                link: self.any_queue(),
-                way: self.any_way(),
-                at: self.random.below(1 << 16),
-                change: self.random.byte() | 1,
-            };
-            self.spoil.set(Some(spoil));
-        }
+        let (link, way) = (self.any_queue(), self.any_way());
+        let (at, change) = (self.random.below(1 << 16), self.random.byte() | 1);
+        self.pair.spoil(link, way, at, change);
     }
 
     /// A connection is cut: now, in a while, or the controller's.
@@ -346,7 +278,8 @@ impl World {
             2..5 => self.pair.cut(link),
             _ => {
                 let way = self.any_way();
-                let at = self.pair.arrived(link, way) + self.random.below(6000) as u64;
+                let more = E::units(self.random.below(6000) as u64);
+                let at = self.pair.arrived(link, way) + more;
                 self.pair.cut_at(link, way, at);
                 self.say(|| format!("connection {link} is to be cut, {way:?}, at {at}"));
             }
@@ -355,19 +288,19 @@ impl World {
 
     /// A device ends one of the operations that it keeps.
     fn complete(&mut self) {
-        let Some(last) = self.pair.rig.target.pending().checked_sub(1) else {
+        let Some(last) = self.pair.target().pending().checked_sub(1) else {
             return;
         };
         let index = self.random.below(last + 1);
         let fault = self.random.once_in(16).then_some(MediaError::Write);
         self.faults += usize::from(fault.is_some());
         self.say(|| format!("the device ends operation {index} of {last}: {fault:?}"));
-        self.pair.rig.complete(index, fault);
+        self.pair.complete(index, fault);
     }
 
     /// Blocks to act on: often the same.
     fn range(&mut self) -> (usize, usize) {
-        let most = self.pair.rig.target.limits.transfer as usize / self.disk.block();
+        let most = self.pair.target().limits.transfer as usize / self.disk.block();
         let area = if self.random.once_in(4) {
             self.disk.blocks()
         } else {
@@ -396,7 +329,7 @@ impl World {
         if !self.pair.is_open(link) {
             return;
         }
-        if self.pair.outstanding(link).count() + 1 >= self.setup.entries as usize {
+        if self.pair.outstanding(link) + 1 >= self.setup.entries.into() {
             return;
         }
         let (from, count) = self.range();
@@ -494,7 +427,7 @@ impl World {
             self.happened(seen.link, seen.happened);
         }
         let pair = &self.pair;
-        let closed = |link: usize| pair.rig.is_drained(link) && !pair.rig.is_open(link);
+        let closed = |link: usize| pair.is_drained(link) && !pair.is_open_at_target(link);
         let over = self.in_doubt.extract_if(.., |(link, _)| closed(*link));
         for (_, access) in over {
             self.disk.perhaps_done(&access);
@@ -521,7 +454,7 @@ impl World {
     fn ended(&mut self, link: usize, why: &Happened) {
         self.say(|| format!("connection {link} ended: {why:?}"));
         let innocent = matches!(why, Happened::Closed);
-        assert!(innocent || self.spoilt.get() > 0, "{link}: {why:?}");
+        assert!(innocent || self.pair.spoilt() > 0, "{link}: {why:?}");
         self.tally.ended += 1;
     }
 
@@ -531,7 +464,7 @@ impl World {
         let access = &command.access;
         if status.is(Status::TRANSIENT_TRANSPORT_ERROR) {
             self.tally.corrupt += 1;
-            if self.tally.corrupt > self.spoilt.get() {
+            if self.tally.corrupt > self.pair.spoilt() {
                 return Err("a digest was wrong, and nobody made it so".into());
             }
             self.disk.not_done(access);
@@ -581,7 +514,7 @@ impl World {
         }
         // What is lent is sent as it is at that time, and writes may come between
         // (docs/deviations.md).
-        let lent = self.setup.nsid == LENT && !self.setup.host.data_digest;
+        let lent = self.setup.nsid == LENT && self.pair.tears();
         let could = |content: &Content| self.disk.allows(access, block, *content);
         if lent && contents.iter().all(could) {
             return Ok(());
@@ -610,7 +543,7 @@ impl World {
                 assert!(!self.pair.is_open(link), "{link} has no controller");
             }
             // Those that are not drained take up room.
-            if self.pair.rig.target.controllers() < CONTROLLERS {
+            if self.pair.target().controllers() < CONTROLLERS {
                 self.connect_all();
             }
             return;
@@ -620,7 +553,7 @@ impl World {
             if !self.pair.is_open(link) {
                 self.pair.flow();
                 // Until then its QID is in use.
-                if !self.pair.rig.is_drained(link) {
+                if !self.pair.is_drained(link) {
                     continue;
                 }
                 let qid = u16::try_from(at + 1).expect("a few");
@@ -638,23 +571,23 @@ impl World {
 
     /// Everything held up goes on, and then the namespace is read.
     fn end(mut self) -> Tally {
-        self.spoil.set(None);
-        let target = &mut self.pair.rig.target;
+        self.pair.stop_spoiling();
+        let target = self.pair.target();
         target.device = Device::Immediate;
         target.transfer_buffers = usize::MAX;
         for _ in 0..MAX_ROUNDS {
-            self.pair.rig.complete(0, None);
+            self.pair.complete(0, None);
             self.make_room();
             for link in self.queues.clone() {
                 self.pair.cut_at(link, Way::ToTarget, u64::MAX);
                 self.pair.cut_at(link, Way::ToHost, u64::MAX);
-                self.pair.rig.retry(link);
+                self.pair.retry(link);
             }
             self.pair.flow();
             self.observe();
             self.reconnect();
             let up = self.queues.iter().all(|link| self.pair.is_open(*link));
-            if up && self.commands.is_empty() && self.pair.rig.target.pending() == 0 {
+            if up && self.commands.is_empty() && self.pair.target().pending() == 0 {
                 break;
             }
         }
@@ -664,16 +597,7 @@ impl World {
         self.read_all();
         self.pair.close(self.admin);
         self.pair.flow();
-        for link in 0..=self.queues.iter().fold(self.admin, |a, b| a.max(*b)) {
-            assert!(!self.pair.is_open(link), "connection {link} is open");
-            assert!(self.pair.rig.is_drained(link), "{link} is not drained");
-        }
-        assert_eq!(self.pair.rig.target.buffers_taken(), 0, "buffers are kept");
-        assert_eq!(
-            self.pair.rig.target.controllers(),
-            0,
-            "controllers are kept"
-        );
+        self.pair.assert_clean();
         self.tally
     }
 
@@ -681,7 +605,7 @@ impl World {
     fn read_all(&mut self) {
         let link = self.queues[0];
         let block = self.disk.block();
-        let step = self.pair.rig.target.limits.transfer as usize / block;
+        let step = self.pair.target().limits.transfer as usize / block;
         for from in (0..self.disk.blocks()).step_by(step) {
             let count = step.min(self.disk.blocks() - from);
             let access = self.disk.read();
@@ -694,7 +618,7 @@ impl World {
                 panic!("the last read has no answer");
             };
             assert!(cqe.status().is_success(), "{}", cqe.status());
-            let stored = self.pair.rig.target.memory(self.setup.nsid.0);
+            let stored = self.pair.target().memory(self.setup.nsid.0);
             assert!(data[..] == stored[from * block..][..len as usize]);
             for (at, bytes) in (from..).zip(data.chunks(block)) {
                 let right = self.saw(&access, at, bytes);

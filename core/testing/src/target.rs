@@ -77,20 +77,64 @@ pub enum Device {
     Failing(MediaError),
 }
 
+/// Where buffers come from.
+pub trait Supply {
+    /// A buffer.
+    type Buffer: AsRef<[u8]> + AsMut<[u8]>;
+
+    /// A buffer of `len` bytes at least, full of [`POISON`].
+    fn take(&mut self, len: u32) -> Option<Self::Buffer>;
+
+    /// Takes a buffer back.
+    fn give(&mut self, buffer: Self::Buffer);
+
+    /// Buffers that were taken and not given back.
+    fn taken(&self) -> usize;
+}
+
+/// Buffers from the heap.
+#[derive(Debug, Default)]
+pub struct Heaped {
+    taken: usize,
+}
+
+impl Supply for Heaped {
+    type Buffer = Buffer;
+
+    fn take(&mut self, len: u32) -> Option<Buffer> {
+        self.taken += 1;
+        Some(Buffer(vec![POISON; len as usize].into()))
+    }
+
+    fn give(&mut self, buffer: Buffer) {
+        drop(buffer);
+        self.taken = self.taken.checked_sub(1).expect("was taken");
+    }
+
+    fn taken(&self) -> usize {
+        self.taken
+    }
+}
+
 /// A request that a device keeps, and for whom.
 #[derive(Debug)]
-pub struct Pending {
+pub struct Pending<B> {
     /// [`Target::caller`] when it was submitted.
     pub caller: usize,
     /// The device.
     pub namespace: NamespaceRef,
     /// The request.
-    pub request: Request<Buffer>,
+    pub request: Request<B>,
 }
+
+/// A request that a device is done with, and how it went.
+pub type Taken<B> = (Pending<B>, Result<(), MediaError>);
 
 /// Everything that queue pairs need of their surroundings.
 #[derive(Debug)]
-pub struct Target {
+pub struct Target<P: Supply = Heaped> {
+    /// Where buffers come from.
+    pub supply: P,
     subsystems: Subsystems,
     media: Vec<Medium>,
     registry: Registry<Handle, Vec<Option<Entry<Handle>>>>,
@@ -108,8 +152,7 @@ pub struct Target {
     pub stores: bool,
     /// Who is being called, for devices to remember.
     pub caller: usize,
-    pending: VecDeque<Pending>,
-    buffers: usize,
+    pending: VecDeque<Pending<P::Buffer>>,
     changed: bool,
 }
 
@@ -125,11 +168,19 @@ struct Subsystems {
 pub const NVM: usize = 1;
 
 impl Target {
+    /// See [`Target::with`].
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with(Heaped::default())
+    }
+}
+
+impl<P: Supply> Target<P> {
     /// A discovery subsystem and an NVM subsystem. Its namespaces: 1, of 128
     /// blocks of 512 bytes; 2, of 32 blocks of 4096 bytes, lent; 3, like 1
     /// but read-only; 7, like 1.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn with(supply: P) -> Self {
         let media = vec![
             medium(1, 9, 128, false, false),
             medium(2, 12, 32, false, true),
@@ -137,6 +188,7 @@ impl Target {
             medium(7, 9, 128, false, false),
         ];
         Self {
+            supply,
             subsystems: Subsystems {
                 discovery: nqn(DISCOVERY),
                 nvm: nqn(SUBNQN),
@@ -159,7 +211,6 @@ impl Target {
             stores: false,
             caller: 0,
             pending: VecDeque::new(),
-            buffers: 0,
             changed: false,
         }
     }
@@ -176,7 +227,7 @@ impl Target {
     /// Buffers that were taken and not given back.
     #[must_use]
     pub fn buffers_taken(&self) -> usize {
-        self.buffers
+        self.supply.taken()
     }
 
     /// Requests that devices keep.
@@ -190,7 +241,7 @@ impl Target {
         &mut self,
         index: usize,
         fault: Option<MediaError>,
-    ) -> Option<(Pending, Result<(), MediaError>)> {
+    ) -> Option<Taken<P::Buffer>> {
         let mut pending = self.pending.remove(index)?;
         let result = match fault {
             Some(error) => Err(error),
@@ -237,7 +288,7 @@ impl Target {
     fn perform(
         &mut self,
         namespace: NamespaceRef,
-        request: &mut Request<Buffer>,
+        request: &mut Request<P::Buffer>,
     ) -> Result<(), MediaError> {
         let read_only = self
             .medium(namespace)
@@ -247,7 +298,7 @@ impl Target {
             .read_only;
         let memory = self.memory(namespace.nsid.0);
         let buffer = request.buffer.as_mut();
-        let data = |len: usize| &mut buffer.expect("has a buffer").0[..len];
+        let data = |len: usize| &mut buffer.expect("has a buffer").as_mut()[..len];
         match request.op {
             Op::Read(extent) => {
                 let memory = slice(memory, extent);
@@ -352,7 +403,7 @@ const LISTENER: Listener<'static> = Listener {
     portid: 1,
 };
 
-impl Env for Target {
+impl<P: Supply> Env for Target<P> {
     type Controller = Handle;
     type Catalog = dyn Catalog;
 
@@ -403,10 +454,10 @@ impl Env for Target {
     }
 }
 
-impl Backend for Target {
-    type Buffer = Buffer;
+impl<P: Supply> Backend for Target<P> {
+    type Buffer = P::Buffer;
 
-    fn take_buffer(&mut self, len: u32, purpose: BufferUse) -> Option<Buffer> {
+    fn take_buffer(&mut self, len: u32, purpose: BufferUse) -> Option<P::Buffer> {
         match purpose {
             BufferUse::InCapsule if !self.in_capsule_buffers => return None,
             BufferUse::InCapsule => {}
@@ -418,16 +469,18 @@ impl Backend for Target {
             len <= self.limits.transfer.max(8192),
             "a buffer of {len} bytes"
         );
-        self.buffers += 1;
-        Some(Buffer(vec![POISON; len as usize].into()))
+        self.supply.take(len)
     }
 
-    fn give_buffer(&mut self, buffer: Buffer) {
-        drop(buffer);
-        self.buffers = self.buffers.checked_sub(1).expect("was taken");
+    fn give_buffer(&mut self, buffer: P::Buffer) {
+        self.supply.give(buffer);
     }
 
-    fn submit(&mut self, namespace: NamespaceRef, mut request: Request<Buffer>) -> Submit<Buffer> {
+    fn submit(
+        &mut self,
+        namespace: NamespaceRef,
+        mut request: Request<P::Buffer>,
+    ) -> Submit<P::Buffer> {
         match self.device {
             Device::Immediate => {
                 let result = self.perform(namespace, &mut request);

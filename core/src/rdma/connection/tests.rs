@@ -277,3 +277,17 @@ fn commands_that_wait_give_their_buffers_back() {
     assert!(host.machine.is_drained());
     assert_eq!(env.buffers, 0);
 }
+
+#[test]
+fn data_that_was_fetched_for_a_connection_that_is_gone_goes_nowhere() {
+    let mut env = TestEnv::new();
+    let mut host = Host::io(&mut env);
+    env.outcome = None;
+    host.send(block_command(WRITE), 0, Vec::new(), &mut env);
+    let Post { id, buffer, .. } = host.machine.poll_post().unwrap();
+    host.machine.connection_closed(&mut env);
+    host.machine.completed(id, buffer, &mut env);
+    assert!(env.under_way.is_empty(), "nothing is begun");
+    assert!(host.machine.is_drained());
+    assert_eq!(env.buffers, 0);
+}

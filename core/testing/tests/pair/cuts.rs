@@ -1,5 +1,6 @@
 //! Connections that are cut, at every byte.
-use nvmf_testing::pair::{How, Pair, Way};
+use nvmf_testing::ends::Way;
+use nvmf_testing::pair::{How, Pair};
 use nvmf_testing::rig::Delivery;
 
 use crate::session::{ADMIN, IO, is_true, session};

@@ -3,7 +3,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use nvmf_testing::association::{Association, config};
-use nvmf_testing::pair::{How, Pair, Passing, Way};
+use nvmf_testing::ends::Way;
+use nvmf_testing::pair::{How, Pair, Passing};
 
 use crate::configs;
 use crate::session::{ADMIN, IO, is_true, session};
@@ -152,7 +153,8 @@ fn bring_up(wrong: u64) -> (u64, Option<nvmf_core::host::controller::Capabilitie
         }
     }));
     let (host, target) = configs(true);
-    let mut host = Association::connect(&mut pair, config(), &host, &target, How::PLAIN);
+    let link = pair.connect(&host, &target, How::PLAIN);
+    let mut host = Association::on(&mut pair, link, config());
     for _ in 0..20 {
         host.run(&mut pair, std::time::Duration::from_secs(1));
         if host.found.is_some() || host.ended.is_some() {

@@ -10,7 +10,8 @@ use nvmf_core::wire::property::Property;
 use nvmf_core::wire::sqe::{IoOpcode, Sqe};
 use nvmf_testing::association::identity;
 use nvmf_testing::bytes::{CC_ENABLE, SUBNQN};
-use nvmf_testing::pair::{Happened, How, Pair, Payload};
+use nvmf_testing::ends::{Happened, Payload};
+use nvmf_testing::pair::{How, Pair};
 use zerocopy::IntoBytes;
 
 use crate::configs;

@@ -8,7 +8,8 @@ use nvmf_core::tcp::connection::CloseReason;
 use nvmf_core::tcp::host;
 use nvmf_core::time::Instant;
 use nvmf_testing::association::{Association, Ended, config};
-use nvmf_testing::pair::{Happened, How, Pair, Way};
+use nvmf_testing::ends::{Happened, Way};
+use nvmf_testing::pair::{How, Pair};
 
 use crate::configs;
 
@@ -23,7 +24,8 @@ fn connect(pair: &mut Pair, latency: Duration) -> Association {
         latency,
         ..How::PLAIN
     };
-    Association::connect(pair, config(), &host, &target, how)
+    let link = pair.connect(&host, &target, how);
+    Association::on(pair, link, config())
 }
 
 #[test]
@@ -158,7 +160,7 @@ fn icresp_is_late_at_its_moment() {
         if comes {
             assert_eq!((when, seen.happened), (late, Happened::Ready));
         } else {
-            assert_eq!((when, seen.happened), (patience, Happened::NoIcResp));
+            assert_eq!((when, seen.happened), (patience, Happened::Late));
             assert!(!pair.rig.is_open(link), "both ends know");
         }
     }
@@ -171,7 +173,7 @@ fn a_late_command_is_aborted_and_then_the_controller_is_given_up() {
     use nvmf_core::host::command;
     use nvmf_core::wire::identify::Cns;
     use nvmf_core::wire::ids::{Cid, Nsid, Qid};
-    use nvmf_testing::pair::Payload;
+    use nvmf_testing::ends::Payload;
 
     for ends in [false, true] {
         let mut pair = Pair::new();

@@ -12,7 +12,8 @@ use nvmf_core::wire::ids::{Nsid, Qid};
 use nvmf_core::wire::sqe::IoOpcode;
 use nvmf_testing::association::{Association, config, identity};
 use nvmf_testing::bytes::SUBNQN;
-use nvmf_testing::pair::{Happened, How, Pair, Payload, Way};
+use nvmf_testing::ends::{Happened, Payload, Way};
+use nvmf_testing::pair::{How, Pair};
 use nvmf_testing::rig::Delivery;
 use zerocopy::IntoBytes;
 
@@ -38,7 +39,8 @@ fn ready(
     target: &target::Config,
     how: How,
 ) -> (Association, Capabilities) {
-    let mut association = Association::connect(pair, config(), host, target, how);
+    let link = pair.connect(host, target, how);
+    let mut association = Association::on(pair, link, config());
     association.run(pair, Duration::from_secs(1));
     let found = association.found.expect("gets ready");
     (association, found)

@@ -1,0 +1,569 @@
+//! The target over a device: one worker's connections.
+//!
+//! Whoever runs the loop calls [`Target::poll`] with a budget, over and over, or
+//! whenever the device wakes it; gives back what storage completed; and calls
+//! [`Target::handle_timeout`] when [`Target::next_deadline`] says so. Completions
+//! are taken as they come, whatever connection's they are, and each is acted on
+//! at once: a backend that is done with a command at once has its response posted
+//! before the next completion is looked at.
+use core::ops::Deref;
+use core::time::Duration;
+
+use nvmf_core::Source;
+use nvmf_core::block;
+use nvmf_core::rdma::WorkId;
+use nvmf_core::rdma::capsule::Command;
+use nvmf_core::rdma::cm::{Asked, Room};
+use nvmf_core::rdma::connection::{CloseReason, Post, TargetConnection};
+use nvmf_core::rdma::target::{Config as QueueConfig, Work};
+use nvmf_core::storage::Storage;
+use nvmf_core::target::queue_pair::Notice;
+use nvmf_core::target::{Backend, ControllerState};
+use nvmf_core::time::{Instant, sooner};
+use nvmf_core::wire::cm::{CmRej, CmStatus};
+use zerocopy::IntoBytes;
+
+use crate::buffer::{Buffer, Pool, Stack};
+use crate::cm::{Cm, Event, PrivateData, Setup, Terms};
+use crate::verbs::{Chain, Completion, Direction, Ended, Move, Outcome, Receiver, Send, Verbs};
+
+/// Whose the buffers are in which commands are received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receives {
+    /// The worker's: memory does not grow with connections. When commands of many
+    /// hosts come at once, some are sent twice.
+    Shared,
+    /// Each connection's: as many as the host may have commands under way. A
+    /// connection for which there are not enough is rejected.
+    PerConnection,
+}
+
+/// How a target's connections behave.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// What queues hosts may ask for.
+    pub room: Room,
+    /// Whose receives are.
+    pub receives: Receives,
+    /// How long a host may take from connecting to its Connect.
+    pub connect_timeout: Duration,
+}
+
+/// What a target needs of its surroundings: besides what all targets do, a pool.
+pub trait Surroundings<B>: Backend<Buffer = Buffer<B>> {
+    /// How the pool's buffers are kept.
+    type Storage: Storage;
+
+    /// Where [`Backend::take_buffer`] takes from, and [`Backend::give_buffer`] gives to.
+    fn pool(&mut self) -> &mut Pool<Self::Storage, B>;
+
+    /// What is asked from now on is asked for this connection.
+    fn serving(&mut self, connection: u32);
+
+    /// Whether the queue may be connected: not if it is, or its controller is not there.
+    ///
+    /// # Errors
+    /// The status to reject it with.
+    fn judge(&self, asked: &Asked) -> Result<(), CmStatus> {
+        let _ = asked;
+        Ok(())
+    }
+}
+
+/// A worker's connections. `S` is how a connection's commands are kept, `L` how
+/// connections are.
+pub struct Target<M: Cm, S: Storage, L: Storage, H> {
+    config: Config,
+    links: L::Array<Option<Link<M, S, H>>>,
+    /// Memory to receive into that no connection has.
+    spare: Stack<L, Memory<M>>,
+}
+
+type Memory<M> = <<M as Cm>::Verbs as Verbs>::Buffer;
+
+/// A device and its connection manager, as one worker has them.
+pub struct Device<'a, M: Cm> {
+    /// Its connection manager.
+    pub cm: &'a mut M,
+    /// The device.
+    pub verbs: &'a mut M::Verbs,
+}
+
+struct Link<M: Cm, S: Storage, H> {
+    qp: M::Qp,
+    machine: TargetConnection<S, Buffer<Memory<M>>, H>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// We disconnected it, and wait for that to be so.
+    Closing,
+    /// It is not connected; chains may still be flushed.
+    Gone,
+}
+
+impl<M, S, L, H> Target<M, S, L, H>
+where
+    M: Cm,
+    S: Storage,
+    L: Storage,
+    H: Deref<Target = ControllerState> + Clone,
+{
+    /// Without connections.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            links: L::new(|_| None),
+            spare: Stack::new(),
+        }
+    }
+
+    /// Adds memory to receive commands into: as long as a command and the data that
+    /// may be inside its capsule. It comes back if there is no place for it.
+    pub fn add_receive(&mut self, verbs: &mut M::Verbs, memory: Memory<M>) -> Option<Memory<M>> {
+        match self.config.receives {
+            Receives::PerConnection => self.spare.push(memory),
+            Receives::Shared => verbs
+                .post_receive(Receiver::Shared, 0, memory)
+                .err()
+                .map(|(memory, _)| memory),
+        }
+    }
+
+    /// Takes up to `budget` completions, and as many events of connections, and acts
+    /// on them. Returns how many there were: with none there is nothing to do now.
+    pub fn poll<E>(&mut self, mut device: Device<'_, M>, env: &mut E, budget: usize) -> usize
+    where
+        E: Surroundings<Memory<M>, Controller = H>,
+    {
+        let now = env.now();
+        let mut taken = 0;
+        while taken < budget
+            && let Some(completion) = device.verbs.poll(now)
+        {
+            self.completed(completion, &mut device, env);
+            taken += 1;
+        }
+        if taken < budget {
+            // Nothing of those that are gone is still to come.
+            self.forget(&mut device);
+        }
+        let mut events = 0;
+        while events < budget
+            && let Some(event) = device.cm.poll(now)
+        {
+            self.happened(event, &mut device, env);
+            events += 1;
+        }
+        taken + events
+    }
+
+    /// Calls a connection's machine, then posts what comes of it.
+    pub fn with<E, R>(
+        &mut self,
+        connection: u32,
+        mut device: Device<'_, M>,
+        env: &mut E,
+        call: impl FnOnce(&mut TargetConnection<S, Buffer<Memory<M>>, H>, &mut E) -> R,
+    ) -> Option<R>
+    where
+        E: Surroundings<Memory<M>, Controller = H>,
+    {
+        let link = self.link(connection)?;
+        env.serving(connection);
+        let result = call(&mut link.machine, env);
+        self.serve(connection, &mut device, env);
+        Some(result)
+    }
+
+    /// A device's operation of a connection ended.
+    pub fn block_completed<E>(
+        &mut self,
+        connection: u32,
+        completion: block::Completion<Buffer<Memory<M>>>,
+        device: Device<'_, M>,
+        env: &mut E,
+    ) where
+        E: Surroundings<Memory<M>, Controller = H>,
+    {
+        self.with(connection, device, env, |machine, env| {
+            machine.block_completed(completion, env);
+        });
+    }
+
+    /// A controller changed, or the catalog: connections see whether it is theirs.
+    pub fn controller_changed<E>(&mut self, mut device: Device<'_, M>, env: &mut E)
+    where
+        E: Surroundings<Memory<M>, Controller = H>,
+    {
+        self.each(&mut device, env, |machine, env| {
+            machine.controller_changed(env);
+        });
+    }
+
+    /// When [`Target::handle_timeout`] should be called.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let open = self.links.as_ref().iter().flatten();
+        open.filter(|link| link.state == State::Open)
+            .fold(None, |next, link| sooner(next, link.machine.poll_timeout()))
+    }
+
+    /// Time passed.
+    pub fn handle_timeout<E>(&mut self, mut device: Device<'_, M>, env: &mut E)
+    where
+        E: Surroundings<Memory<M>, Controller = H>,
+    {
+        let now = env.now();
+        self.each(&mut device, env, |machine, env| {
+            if machine.poll_timeout().is_some_and(|due| due <= now) {
+                machine.handle_timeout(env);
+            }
+        });
+    }
+
+    /// Buffers or devices became free: commands that wait try again.
+    pub fn retry<E>(&mut self, mut device: Device<'_, M>, env: &mut E)
+    where
+        E: Surroundings<Memory<M>, Controller = H>,
+    {
+        self.each(&mut device, env, |machine, env| {
+            if machine.is_waiting() {
+                machine.retry(env);
+            }
+        });
+    }
+
+    /// Begins no more commands; connections close when those under way are done.
+    pub fn shut_down<E>(&mut self, mut device: Device<'_, M>, env: &mut E)
+    where
+        E: Surroundings<Memory<M>, Controller = H>,
+    {
+        self.each(&mut device, env, |machine, _| machine.shut_down());
+    }
+
+    /// Connections there are, those included that are not wholly gone.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.links.as_ref().iter().flatten().count()
+    }
+
+    /// The connection of a queue pair, until it is forgotten, and whether it is open.
+    #[must_use]
+    pub fn connection(&self, qp: M::Qp) -> Option<(u32, bool)> {
+        let links = (0..).zip(self.links.as_ref());
+        let mut of = links.filter_map(|(tag, link)| Some((tag, link.as_ref()?)));
+        let (tag, link) = of.find(|(_, link)| link.qp == qp)?;
+        Some((tag, link.state == State::Open))
+    }
+
+    /// Why a connection closes, or closed.
+    #[must_use]
+    pub fn closing(&self, connection: u32) -> Option<CloseReason> {
+        let link = self.links.as_ref().get(connection as usize)?.as_ref()?;
+        link.machine.closing()
+    }
+
+    /// The latest thing to log of a connection, once.
+    pub fn poll_notice(&mut self, connection: u32) -> Option<Notice> {
+        self.link(connection)?.machine.poll_notice()
+    }
+
+    fn link(&mut self, tag: u32) -> Option<&mut Link<M, S, H>> {
+        self.links.as_mut().get_mut(tag as usize)?.as_mut()
+    }
+
+    fn each<E>(
+        &mut self,
+        device: &mut Device<'_, M>,
+        env: &mut E,
+        mut call: impl FnMut(&mut TargetConnection<S, Buffer<Memory<M>>, H>, &mut E),
+    ) where
+        E: Surroundings<Memory<M>, Controller = H>,
+    {
+        for tag in (0..).take(self.links.as_ref().len()) {
+            if let Some(link) = self.link(tag)
+                && link.state == State::Open
+            {
+                env.serving(tag);
+                call(&mut link.machine, env);
+                self.serve(tag, device, env);
+            }
+        }
+    }
+
+    fn completed<E>(
+        &mut self,
+        completion: Completion<Memory<M>>,
+        device: &mut Device<'_, M>,
+        env: &mut E,
+    ) where
+        E: Surroundings<Memory<M>, Controller = H>,
+    {
+        let Completion {
+            tag,
+            id,
+            ended,
+            outcome,
+            buffer,
+        } = completion;
+        env.serving(tag);
+        if let Ended::Receive { len, .. } = ended {
+            if let Some(memory) = buffer {
+                self.received(tag, memory, outcome, len, device, env);
+            }
+        } else if let Some(link) = self.link(tag) {
+            let buffer = buffer.map(Buffer::for_data);
+            let id = WorkId::from_raw(id);
+            if outcome == Outcome::Success {
+                link.machine.completed(id, buffer, env);
+            } else {
+                link.machine.failed(id, buffer, env);
+            }
+        }
+        self.serve(tag, device, env);
+    }
+
+    fn received<E>(
+        &mut self,
+        tag: u32,
+        memory: Memory<M>,
+        outcome: Outcome,
+        len: u32,
+        device: &mut Device<'_, M>,
+        env: &mut E,
+    ) where
+        E: Surroundings<Memory<M>, Controller = H>,
+    {
+        let mut buffer = Some(Buffer::received(memory, tag));
+        if let Some(link) = self.link(tag)
+            && link.state == State::Open
+        {
+            let memory = buffer.as_ref().map(|buffer| buffer.memory.as_ref());
+            let message = memory.and_then(|memory| memory.get(..len as usize));
+            match Command::parse(message.unwrap_or(&[])) {
+                _ if outcome != Outcome::Success => link.machine.broke(),
+                Err(fault) => link.machine.fault(fault),
+                Ok(command) => {
+                    buffer = buffer
+                        .take()
+                        .and_then(|buffer| link.machine.received(&command, buffer, env));
+                }
+            }
+        }
+        if let Some(buffer) = buffer {
+            self.receive_again(buffer, device.verbs);
+        }
+    }
+
+    /// A buffer is to be received into again, by whoever it was for.
+    fn receive_again(&mut self, buffer: Buffer<Memory<M>>, verbs: &mut M::Verbs) {
+        let to = match self.config.receives {
+            Receives::Shared => Some(Receiver::Shared),
+            Receives::PerConnection => buffer
+                .receiver()
+                .and_then(|tag| self.link(tag))
+                .filter(|link| link.state == State::Open)
+                .map(|link| Receiver::Of(link.qp)),
+        };
+        let rest = match to {
+            Some(to) => verbs.post_receive(to, 0, buffer.memory).err(),
+            None => return drop(self.spare.push(buffer.memory)),
+        };
+        if let Some((memory, _)) = rest {
+            self.spare.push(memory);
+        }
+    }
+
+    /// Posts what a connection has to post, and closes it if it is to be closed.
+    fn serve<E>(&mut self, tag: u32, device: &mut Device<'_, M>, env: &mut E)
+    where
+        E: Surroundings<Memory<M>, Controller = H>,
+    {
+        if let Some(link) = self.link(tag)
+            && link.state == State::Open
+        {
+            while let Some(post) = link.machine.poll_post() {
+                let id = post.id;
+                if let Err((memory, _)) = device.verbs.post(link.qp, chain(post)) {
+                    link.machine.failed(id, memory.map(Buffer::for_data), env);
+                }
+            }
+            if link.machine.may_close() {
+                link.state = State::Closing;
+                device.cm.disconnect(device.verbs, link.qp);
+            }
+        }
+        while let Some(buffer) = env.pool().take_received() {
+            self.receive_again(buffer, device.verbs);
+        }
+    }
+
+    fn happened<E>(
+        &mut self,
+        event: Event<M::Request, M::Qp>,
+        device: &mut Device<'_, M>,
+        env: &mut E,
+    ) where
+        E: Surroundings<Memory<M>, Controller = H>,
+    {
+        match event {
+            Event::Request { request, terms } => {
+                if let Err((request, status)) = self.accept(request, &terms, device, env) {
+                    let rej = CmRej::new(status);
+                    device.cm.reject(request, PrivateData::new(rej.as_bytes()));
+                }
+            }
+            Event::Established { .. } => {}
+            Event::Disconnected { qp } | Event::Unreachable { qp } | Event::Rejected { qp, .. } => {
+                let links = self.links.as_mut().iter_mut();
+                let found = (0..).zip(links).find_map(|(tag, link)| {
+                    let link = link.as_mut().filter(|link| link.qp == qp)?;
+                    Some((tag, link))
+                });
+                if let Some((tag, link)) = found {
+                    env.serving(tag);
+                    link.state = State::Gone;
+                    link.machine.connection_closed(env);
+                    self.serve(tag, device, env);
+                }
+            }
+        }
+    }
+
+    fn accept<E>(
+        &mut self,
+        request: M::Request,
+        terms: &Terms,
+        device: &mut Device<'_, M>,
+        env: &mut E,
+    ) -> Result<(), (M::Request, CmStatus)>
+    where
+        E: Surroundings<Memory<M>, Controller = H>,
+    {
+        let reads = terms.responder_resources;
+        let asked = Asked::judge(terms.private_data.bytes(), reads, &self.config.room);
+        let asked = match asked.and_then(|asked| env.judge(&asked).map(|()| asked)) {
+            Ok(asked) => asked,
+            Err(status) => return Err((request, status)),
+        };
+        let receives = match self.config.receives {
+            Receives::Shared => 0,
+            Receives::PerConnection => asked.commands,
+        };
+        let Some(tag) = self.free_tag() else {
+            return Err((request, CmStatus::NoResources));
+        };
+        if self.spare.len() < receives.into() {
+            return Err((request, CmStatus::NoResources));
+        }
+        let limits = device.verbs.limits();
+        let config = QueueConfig {
+            commands: asked.commands,
+            reads: reads.min(limits.initiator_depth),
+            requests: QueueConfig::requests_for(asked.commands).min(limits.send_requests),
+        };
+        let setup = Setup {
+            tag,
+            sends: config.requests,
+            receives: receives.into(),
+        };
+        let qp = match device.cm.prepare(device.verbs, request, setup) {
+            Ok(qp) => qp,
+            Err((request, _)) => return Err((request, CmStatus::NoResources)),
+        };
+        let machine = TargetConnection::new(&config, self.config.connect_timeout, env.now());
+        let mut link = Link {
+            qp,
+            machine,
+            state: State::Open,
+        };
+        for _ in 0..receives {
+            let Some(memory) = self.spare.pop() else {
+                break;
+            };
+            if let Err((memory, _)) = device.verbs.post_receive(Receiver::Of(qp), 0, memory) {
+                self.spare.push(memory);
+            }
+        }
+        let answer = Terms {
+            initiator_depth: config.reads,
+            responder_resources: terms.initiator_depth.min(limits.responder_resources),
+            private_data: PrivateData::new(asked.rep().as_bytes()),
+        };
+        if device.cm.accept(device.verbs, qp, answer).is_err() {
+            link.state = State::Closing;
+            device.cm.disconnect(device.verbs, qp);
+        }
+        if let Some(place) = self.links.as_mut().get_mut(tag as usize) {
+            *place = Some(link);
+        }
+        Ok(())
+    }
+
+    /// A place for a connection.
+    fn free_tag(&mut self) -> Option<u32> {
+        let links = self.links.as_ref();
+        let free = links.iter().position(Option::is_none);
+        let at = free.unwrap_or(links.len());
+        L::grow(&mut self.links, at.saturating_add(1), |_| None);
+        (at < self.links.as_ref().len())
+            .then(|| u32::try_from(at).ok())
+            .flatten()
+    }
+
+    /// Connections that are gone, and that nobody has anything of, are forgotten.
+    fn forget(&mut self, device: &mut Device<'_, M>) {
+        for place in self.links.as_mut() {
+            if let Some(link) =
+                place.take_if(|link| link.state == State::Gone && link.machine.is_drained())
+            {
+                device.cm.destroy(device.verbs, link.qp);
+            }
+        }
+    }
+}
+
+/// A chain as the device takes it.
+fn chain<B>(post: Post<Buffer<B>>) -> Chain<B> {
+    let buffer = post.buffer.map(|buffer| buffer.memory);
+    let mut chain = Chain {
+        id: post.id.raw(),
+        signalled: true,
+        buffer,
+        first: None,
+        send: None,
+    };
+    match post.work {
+        Work::Fetch { place, remote } => {
+            chain.first = Some(Move {
+                direction: Direction::Read,
+                remote,
+                offset: place.offset,
+                len: place.len,
+            });
+        }
+        Work::Respond {
+            data,
+            response,
+            invalidate,
+            ..
+        } => {
+            if let Some((Source::Slot(place), remote)) = data {
+                chain.first = Some(Move {
+                    direction: Direction::Write,
+                    remote,
+                    offset: place.offset,
+                    len: place.len,
+                });
+            }
+            let mut send = Send::new(response.as_bytes());
+            send.invalidate = invalidate;
+            chain.send = Some(send);
+        }
+    }
+    chain
+}
