@@ -27,7 +27,7 @@ const MAX_ROUNDS: usize = 100_000;
 /// Bytes of a host's buffer: more than a command moves.
 const HOST_BUFFER: u32 = 1 << 15;
 /// Bytes of data that may be inside a capsule, whatever the target tells hosts.
-const INLINE_DATA: u32 = 8192;
+const INLINE_DATA: u32 = 4096;
 
 /// Buffers of a pool that grows.
 pub struct Pooled {
