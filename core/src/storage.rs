@@ -1,10 +1,18 @@
 //! Where per-command state lives: arrays whose size is fixed at compile time on
 //! a microcontroller, and grows with what a host asked for on a server.
 
+use core::ops::{Deref, DerefMut};
+
 /// A family of arrays.
 pub trait Storage {
     /// An array of this family.
     type Array<T>: AsRef<[T]> + AsMut<[T]>;
+
+    /// A value apart from the rest: on the heap, where there is one.
+    type Apart<T>: Deref<Target = T> + DerefMut;
+
+    /// Puts a value apart.
+    fn apart<T>(value: T) -> Self::Apart<T>;
 
     /// An array as long as it is before anything is known of the peer.
     fn new<T>(init: impl FnMut(usize) -> T) -> Self::Array<T>;
@@ -13,12 +21,35 @@ pub trait Storage {
     fn grow<T>(array: &mut Self::Array<T>, len: usize, init: impl FnMut(usize) -> T);
 }
 
+/// A value that is where its owner is, for want of another place.
+#[derive(Debug)]
+pub struct InPlace<T>(T);
+
+impl<T> Deref for InPlace<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for InPlace<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
 /// Arrays of `N` elements, in place.
 #[derive(Debug)]
 pub struct Fixed<const N: usize>;
 
 impl<const N: usize> Storage for Fixed<N> {
     type Array<T> = [T; N];
+    type Apart<T> = InPlace<T>;
+
+    fn apart<T>(value: T) -> InPlace<T> {
+        InPlace(value)
+    }
 
     fn new<T>(init: impl FnMut(usize) -> T) -> [T; N] {
         core::array::from_fn(init)

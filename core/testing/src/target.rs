@@ -45,6 +45,11 @@ pub struct Heap;
 
 impl Storage for Heap {
     type Array<T> = Vec<T>;
+    type Apart<T> = Box<T>;
+
+    fn apart<T>(value: T) -> Box<T> {
+        Box::new(value)
+    }
 
     fn new<T>(init: impl FnMut(usize) -> T) -> Vec<T> {
         (0..1).map(init).collect()

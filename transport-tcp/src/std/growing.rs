@@ -7,6 +7,11 @@ pub(super) struct Growing;
 
 impl Storage for Growing {
     type Array<T> = Vec<T>;
+    type Apart<T> = Box<T>;
+
+    fn apart<T>(value: T) -> Box<T> {
+        Box::new(value)
+    }
 
     fn new<T>(init: impl FnMut(usize) -> T) -> Vec<T> {
         // Enough for a Connect, and for hosts that send something else first.

@@ -81,7 +81,7 @@ pub struct Identity {
 /// The queue pair of one connection.
 pub struct QueuePair<S: Storage, B, C> {
     works: S::Array<Work<B>>,
-    role: Role<C>,
+    role: Role<S, C>,
     identity: Option<Identity>,
     /// Submission queue head, as completions report it.
     sqhd: Option<SubmissionHead>,
@@ -96,13 +96,9 @@ pub struct QueuePair<S: Storage, B, C> {
     gone: bool,
 }
 
-#[allow(
-    clippy::large_enum_variant,
-    reason = "there is no allocator to box the controller with"
-)]
-enum Role<C> {
+enum Role<S: Storage, C> {
     Unconnected,
-    Admin(Controller<C>),
+    Admin(S::Apart<Controller<C>>),
     Io { controller: C, epoch: u32 },
     Left,
 }

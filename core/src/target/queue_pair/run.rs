@@ -373,17 +373,17 @@ where
         E: Backend<Buffer = B, Controller = C>,
     {
         let reply = connected.reply();
-        let (role, inline_data) = match connected.role {
-            ConnectedRole::Admin(controller) => (Role::Admin(controller), ADMIN_INLINE_DATA),
-            ConnectedRole::Io(controller) => {
-                let epoch = connected.epoch;
-                (Role::Io { controller, epoch }, env.limits().inline_data)
+        let (role, subsystem, inline_data) = match connected.role {
+            ConnectedRole::Admin(controller) => {
+                let subsystem = controller.state().subsystem;
+                let role = Role::Admin(S::apart(controller));
+                (role, subsystem, ADMIN_INLINE_DATA)
             }
-        };
-        let subsystem = match &role {
-            Role::Admin(controller) => controller.state().subsystem,
-            Role::Io { controller, .. } => controller.subsystem,
-            _ => 0,
+            ConnectedRole::Io(controller) => {
+                let (subsystem, epoch) = (controller.subsystem, connected.epoch);
+                let role = Role::Io { controller, epoch };
+                (role, subsystem, env.limits().inline_data)
+            }
         };
         self.role = role;
         self.identity = Some(Identity {
