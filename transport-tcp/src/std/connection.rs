@@ -11,7 +11,7 @@ use nvmf_core::target::queue_pair::Notice;
 use nvmf_core::tcp::connection::{CloseReason, TargetConnection};
 use nvmf_core::time::{Instant, sooner};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::RecvFlags;
 
 use super::buffer::Buffer;
 use super::catalog::OwnedListener;
@@ -292,20 +292,16 @@ impl Connection {
             };
             let outbox = match &mut self.outbox {
                 Some(outbox) => outbox,
+                None if !self.machine.wants_transmit() => return Ok(false),
                 none => {
                     let mut outbox = local.spare_outbox();
                     outbox.fill(&mut self.machine, local.shared.transport.crc32c);
-                    if outbox.is_empty() {
-                        local.keep_outbox(outbox);
-                        return Ok(false);
-                    }
                     none.insert(outbox)
                 }
             };
             let sent = outbox
-                .gather(&self.machine, &local.devices)
-                .map_err(|_| Lost::NotLent)?
-                .send(socket, SendFlags::empty());
+                .send(&self.machine, &local.devices, socket)
+                .map_err(|_| Lost::NotLent)?;
             match sent {
                 Ok(sent) => {
                     outbox.wrote(sent);

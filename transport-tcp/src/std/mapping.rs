@@ -39,6 +39,22 @@ pub struct OutOfRange;
 #[repr(align(64))]
 struct Stripe(Mutex<()>);
 
+impl Stripe {
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Locked stripes: one, as for most commands, or several.
+#[expect(clippy::large_enum_variant, reason = "it stays where it is made")]
+enum Held<'a> {
+    One(#[expect(dead_code, reason = "it is dropped")] MutexGuard<'a, ()>),
+    Several(
+        #[expect(dead_code, reason = "they are dropped")]
+        heapless::Vec<MutexGuard<'a, ()>, STRIPES>,
+    ),
+}
+
 // SAFETY: `start` is not tied to a thread: mmap gave it to the process.
 unsafe impl Send for Mapping {}
 // SAFETY: every access of ours to the memory holds the locks of the stripes it touches.
@@ -190,13 +206,13 @@ impl Mapping {
 
     /// Locks the stripes of a range within one window. All who lock several do it in
     /// the same order, so nobody waits in a circle.
-    fn lock(&self, start: usize, len: usize) -> heapless::Vec<MutexGuard<'_, ()>, STRIPES> {
+    fn lock(&self, start: usize, len: usize) -> Held<'_> {
         let first = start % WINDOW / STRIPE;
         let last = (start % WINDOW + len).div_ceil(STRIPE);
-        self.stripes[first..last]
-            .iter()
-            .map(|stripe| stripe.0.lock().unwrap_or_else(PoisonError::into_inner))
-            .collect()
+        match &self.stripes[first..last] {
+            [stripe] => Held::One(stripe.lock()),
+            several => Held::Several(several.iter().map(Stripe::lock).collect()),
+        }
     }
 }
 

@@ -5,22 +5,27 @@
 //! While it is not, the machine is not asked for more: a peer that does not
 //! read makes nothing grow. Payload stays where it is, so its command's slot
 //! is kept until the command's last byte is written.
+use std::os::fd::AsFd;
+
 use nvmf_core::digest::Crc32c;
 use nvmf_core::target::NamespaceRef;
 use nvmf_core::tcp::target::Transmit;
 use nvmf_core::tcp::tx::MAX_HEAD;
 use nvmf_core::{Place, SlotId, Source};
+use rustix::net::SendFlags;
 
 use super::connection::Machine;
 use super::devices::Devices;
 use super::gather::Gather;
 
 /// Parts that one system call takes.
-const PARTS: usize = 64;
+const PARTS: usize = 512;
+/// Parts of what few commands have to say.
+const FEW_PARTS: usize = 16;
 /// Parts that a PDU may add: head, payload, data digest.
 const PARTS_OF_A_PDU: usize = 3;
 /// When there is this much to write, in bytes, nothing is added.
-const ENOUGH: usize = 256 * 1024;
+const ENOUGH: usize = 768 * 1024;
 
 /// A machine, as far as an outbox is concerned.
 pub(super) trait Speaker {
@@ -115,13 +120,39 @@ impl Outbox {
         }
     }
 
-    /// What is still to be written.
-    pub(super) fn gather<'a>(
+    /// Offers what is still to be written to the kernel; how many bytes it took.
+    pub(super) fn send(
+        &self,
+        speaker: &impl Speaker,
+        devices: &Devices,
+        socket: impl AsFd,
+    ) -> Result<rustix::io::Result<usize>, NotLent> {
+        // Room for many parts takes its time to make.
+        if self.parts.len() - self.parts_done <= FEW_PARTS {
+            self.send_by::<FEW_PARTS>(speaker, devices, socket)
+        } else {
+            self.send_by::<PARTS>(speaker, devices, socket)
+        }
+    }
+
+    fn send_by<const N: usize>(
+        &self,
+        speaker: &impl Speaker,
+        devices: &Devices,
+        socket: impl AsFd,
+    ) -> Result<rustix::io::Result<usize>, NotLent> {
+        let mut gather = Gather::<N>::new();
+        self.gather(speaker, devices, &mut gather)?;
+        Ok(gather.send(socket, SendFlags::empty()))
+    }
+
+    /// Gathers what is still to be written, in place: it is large.
+    fn gather<'a, const N: usize>(
         &'a self,
         speaker: &'a impl Speaker,
         devices: &'a Devices,
-    ) -> Result<Gather<'a, PARTS>, NotLent> {
-        let mut gather = Gather::new();
+        gather: &mut Gather<'a, N>,
+    ) -> Result<(), NotLent> {
         let mut start = self.written;
         let mut skip = self.written - self.start_of(self.parts_done);
         for part in &self.parts[self.parts_done..] {
@@ -141,7 +172,7 @@ impl Outbox {
             }
             (start, skip) = (part.end, 0);
         }
-        Ok(gather)
+        Ok(())
     }
 
     /// `len` more bytes were written.
@@ -240,7 +271,6 @@ mod tests {
     use nvmf_core::block::{BlockDevice, Completion, Geometry, Request, Submit};
     use nvmf_core::digest::portable;
     use nvmf_core::wire::ids::{Nqn, Nsid};
-    use rustix::net::SendFlags;
 
     use super::super::buffer::Buffer;
     use super::super::catalog::Subsystem;
@@ -385,11 +415,7 @@ mod tests {
             let (mut got, mut finished) = (Vec::new(), Vec::new());
             while !outbox.is_empty() {
                 let (ours, mut theirs) = UnixStream::pair().unwrap();
-                let offered = outbox
-                    .gather(&script, &devices)
-                    .unwrap()
-                    .send(&ours, SendFlags::empty())
-                    .unwrap();
+                let offered = outbox.send(&script, &devices, &ours).unwrap().unwrap();
                 drop(ours);
                 let mut rest = Vec::new();
                 theirs.read_to_end(&mut rest).unwrap();
@@ -417,14 +443,15 @@ mod tests {
         let mut outbox = Outbox::default();
         outbox.fill(&mut script, portable);
         // Two heads, data, digest and head, data, head.
-        let gather = outbox.gather(&script, &devices).unwrap();
+        let mut gather = Gather::<PARTS>::new();
+        outbox.gather(&script, &devices, &mut gather).unwrap();
         assert_eq!(PARTS - gather.room(), 5);
     }
 
     #[test]
     fn no_more_is_taken_than_fits() {
         let (mut script, devices, _) = script();
-        script.pdus = (0..100u16)
+        script.pdus = (0..400u16)
             .map(|slot| {
                 let place = Place {
                     slot: SlotId(slot),
@@ -437,10 +464,12 @@ mod tests {
         let mut outbox = Outbox::default();
         outbox.fill(&mut script, portable);
         let left = script.pdus.len();
-        assert!((60..100).contains(&left), "{left}");
-        let bytes = outbox.gather(&script, &devices).unwrap().bytes();
-        assert_eq!(bytes, (100 - left) * 9);
-        outbox.wrote((100 - left) * 9);
+        assert!((140..150).contains(&left), "{left}");
+        let mut gather = Gather::<PARTS>::new();
+        outbox.gather(&script, &devices, &mut gather).unwrap();
+        assert_eq!(gather.bytes(), (400 - left) * 9);
+        drop(gather);
+        outbox.wrote((400 - left) * 9);
         assert!(outbox.is_empty());
         outbox.clear();
         outbox.fill(&mut script, portable);

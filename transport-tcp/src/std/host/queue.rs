@@ -18,7 +18,7 @@ use nvmf_core::wire::sqe::Sqe;
 use nvmf_core::{DataBuffers, Place, SlotId, Source};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::RecvFlags;
 use socket2::SockRef;
 
 use super::super::buffer::Buffer;
@@ -531,9 +531,8 @@ impl Queue {
             self.system_calls += 1;
             let sent = self
                 .outbox
-                .gather(&self.machine, &no_devices)
-                .map_err(|_| Failure::Closed)?
-                .send(&self.socket, SendFlags::empty());
+                .send(&self.machine, &no_devices, &self.socket)
+                .map_err(|_| Failure::Closed)?;
             match sent {
                 Ok(sent) => self.outbox.wrote(sent),
                 Err(Errno::INTR) => {}
