@@ -89,6 +89,8 @@ fn transfer(count: u64, opcode: IoOpcode, inline: usize) -> Result<(), Box<dyn E
         subsystems: vec![subsystem],
         workers: Some(1),
         pin: false,
+        // How often it polls in vain is up to the time that the host takes.
+        spin: Duration::ZERO,
         ..Config::default()
     };
     config.limits.inline_data = u32::try_from(inline)?;

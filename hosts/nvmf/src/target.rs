@@ -144,11 +144,12 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Threads")]
     no_pin: bool,
 
-    /// Microseconds that an idle thread polls before it sleeps.
+    /// Microseconds that a thread without work polls before it sleeps, 0 for never.
     ///
     /// Saves the time it takes to wake up, for hosts that wait for each command before
-    /// they send the next. Costs that much of a core after every command.
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Threads")]
+    /// they send the next. Costs that much of a core after a command, but only while commands
+    /// come closer together than that: an idle target does not poll.
+    #[arg(long, value_name = "N", default_value_t = 50, help_heading = "Threads")]
     poll_us: u32,
 
     /// Priority of packets within this machine (SO_PRIORITY), 0 to 6.

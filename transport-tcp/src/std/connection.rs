@@ -72,6 +72,15 @@ pub(super) struct Readiness {
     pub(super) hung_up: bool,
 }
 
+impl Readiness {
+    /// There may be something to read.
+    pub(super) const READABLE: Self = Self {
+        readable: true,
+        writable: false,
+        hung_up: false,
+    };
+}
+
 /// Why there is no connection any more, if it is not for the machine to say.
 #[derive(Debug, thiserror::Error)]
 enum Lost {
@@ -271,6 +280,7 @@ impl Connection {
             // Edges: what comes from now on will be told.
             self.readable = received == room;
             budget = budget.saturating_sub(received);
+            local.worked = true;
             let placed = placed.min(received);
             let (machine, mut surroundings) = self.split(local);
             if placed > 0 {

@@ -25,6 +25,8 @@ pub(super) struct Local {
     pub(super) devices: Devices,
     /// When this turn of the loop began.
     pub(super) now: Instant,
+    /// Something came in this turn, from a host or a device.
+    pub(super) worked: bool,
     /// A buffer or room in a device became free: connections that wait may try again.
     pub(super) freed: bool,
     /// Controllers of which other queues, here, must look.

@@ -32,6 +32,7 @@ mod placement;
 mod shared;
 mod slots;
 mod socket;
+mod spin;
 pub mod target;
 mod timers;
 pub mod waker;

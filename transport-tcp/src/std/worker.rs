@@ -3,9 +3,10 @@
 //! Sockets are watched edge-triggered, once each: no system call changes what
 //! is watched. A connection with something to do is scheduled; each turn of the
 //! loop serves every scheduled connection once, within bounds, so that none
-//! keeps the others waiting. With nothing scheduled the worker polls for as long
-//! as it is told to, then sleeps until the kernel, another thread or the soonest
-//! deadline wakes it.
+//! keeps the others waiting. With nothing scheduled the worker polls for a while if
+//! that has paid lately, then sleeps until the kernel, another thread or the soonest
+//! deadline wakes it. While it polls, it reads from the sockets that were busy last
+//! rather than ask epoll first: a command that comes alone costs a system call less.
 use std::collections::VecDeque;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
@@ -25,6 +26,7 @@ use super::mailbox::{Mailbox, Message};
 use super::shared::{Controller, Shared};
 use super::slots::{Key, Slots};
 use super::socket;
+use super::spin::Spin;
 use super::timers::Timers;
 
 /// Bytes of the buffer that all connections of a worker receive into.
@@ -35,6 +37,10 @@ const KEPT_BUFFERS: usize = 32 << 20;
 const EVENTS: usize = 256;
 /// Completions taken from devices in one turn.
 const COMPLETIONS: usize = 1024;
+/// Sockets that a polling worker looks at without epoll.
+const HOT: usize = 4;
+/// How often it does so, in vain, before it asks epoll.
+const LOOKS: u32 = 8;
 /// The waker's name in epoll; every [`Key`] is less.
 const WAKER: u64 = u64::MAX;
 
@@ -46,6 +52,11 @@ pub(super) struct Worker {
     /// Connections that wait for buffers or devices, the longest first.
     waiting: VecDeque<Key>,
     timers: Timers<Key>,
+    spin: Spin,
+    /// Connections that had something to read lately.
+    hot: heapless::Vec<Key, HOT>,
+    /// Looks at them since epoll was asked.
+    looks: u32,
     scratch: Box<[u8]>,
     local: Local,
     /// When to give up on what is under way, once the target stops.
@@ -69,12 +80,16 @@ impl Worker {
         )?;
         let devices = Devices::open(subsystems, waker);
         let now = shared.now();
+        let spin = Spin::new(shared.spin);
         Ok(Self {
             epoll,
             connections: Slots::new(),
             scheduled: VecDeque::new(),
             waiting: VecDeque::new(),
             timers: Timers::new(),
+            spin,
+            hot: heapless::Vec::new(),
+            looks: 0,
             scratch: vec![0; SCRATCH].into_boxed_slice(),
             local: Local {
                 shared,
@@ -82,6 +97,7 @@ impl Worker {
                 pool: BufferPool::new(KEPT_BUFFERS),
                 devices,
                 now,
+                worked: false,
                 freed: false,
                 changed: Vec::new(),
                 outboxes: Vec::new(),
@@ -94,23 +110,48 @@ impl Worker {
     pub(super) fn run(mut self) {
         let shared = Arc::clone(&self.local.shared);
         let mut events = Vec::with_capacity(EVENTS);
-        let mut spin_until = self.local.now;
         loop {
-            let woken = !events.is_empty();
             for event in events.drain(..) {
                 self.event(event);
             }
-            let busy = self.turn();
+            let more = self.turn();
             if self.is_finished() {
                 return;
             }
             self.local.now = shared.now();
-            if busy || woken {
-                spin_until = self.local.now.after(shared.spin);
+            let worked = std::mem::take(&mut self.local.worked) || more;
+            if worked {
+                self.spin.worked(self.local.now);
             }
-            let poll = busy || self.local.now < spin_until;
-            self.wait(poll, &mut events);
-            self.local.now = shared.now();
+            let poll = more || self.spin.lasts(self.local.now);
+            if poll && !worked && self.looks < LOOKS && !self.hot.is_empty() {
+                self.look();
+            } else {
+                self.looks = 0;
+                self.wait(poll, &mut events);
+            }
+        }
+    }
+
+    /// Has the sockets that were busy last looked at.
+    fn look(&mut self) {
+        self.looks += 1;
+        for key in std::mem::take(&mut self.hot) {
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.ready(Readiness::READABLE);
+                self.schedule(key);
+                let _ = self.hot.push(key);
+            }
+        }
+    }
+
+    /// The connection had something to read: it is the first to look at.
+    fn warm(&mut self, key: Key) {
+        if !self.hot.contains(&key) {
+            if self.hot.is_full() {
+                self.hot.pop();
+            }
+            let _ = self.hot.insert(0, key);
         }
     }
 
@@ -156,9 +197,11 @@ impl Worker {
             Err(error) => panic!("epoll_wait: {error}"),
         }
         if asleep {
-            self.local.shared.mailboxes[self.local.worker]
-                .waker()
-                .awake();
+            let shared = &self.local.shared;
+            shared.mailboxes[self.local.worker].waker().awake();
+            let now = shared.now();
+            self.spin.slept(now.since(self.local.now));
+            self.local.now = now;
         }
     }
 
@@ -295,7 +338,12 @@ impl Worker {
             return;
         };
         connection.scheduled = false;
+        let worked = std::mem::take(&mut self.local.worked);
         let more = connection.serve(&mut self.scratch, &mut self.local);
+        if self.local.worked {
+            self.warm(key);
+        }
+        self.local.worked |= worked;
         self.settle(key, more);
     }
 
@@ -371,6 +419,7 @@ impl Worker {
                 return false;
             };
             self.local.freed = true;
+            self.local.worked = true;
             let (key, slot) = split_tag(completion.tag);
             completion.tag = slot;
             if let Some(connection) = self.connections.get_mut(key) {
