@@ -97,9 +97,9 @@ fn uring_is_wanted(io: Io, path: &Path) -> Result<bool, OpenError> {
     }
     match (uring::probe(), io) {
         (Ok(()), _) => Ok(true),
-        (Err(source), Io::Uring) => Err(OpenError::Uring {
+        (Err(why), Io::Uring) => Err(OpenError::Uring {
             path: path.into(),
-            source,
+            why,
         }),
         (Err(why), _) => {
             tracing::info!("{}: threads do its I/O, as {why}", path.display());

@@ -93,12 +93,12 @@ pub enum OpenError {
         why: String,
     },
     /// No io_uring, which was asked for.
-    #[error("{path}: io=uring, but {source}; leave it out for threads to do the I/O")]
+    #[error("{path}: io=uring, but {why}; leave it out for threads to do the I/O")]
     Uring {
         /// The file or device.
         path: PathBuf,
         /// What stands against it.
-        source: Unavailable,
+        why: Unavailable,
     },
     /// No address space.
     #[error("{size} cannot be mapped: {source}")]
