@@ -260,11 +260,10 @@ where
         Some((tag, link.state == State::Open))
     }
 
-    /// Why a connection closes, or closed.
-    #[must_use]
-    pub fn closing(&self, connection: u32) -> Option<CloseReason> {
-        let link = self.links.as_ref().get(connection as usize)?.as_ref()?;
-        link.machine.closing()
+    /// Connections that close, or closed and are not forgotten, and why.
+    pub fn closing(&self) -> impl Iterator<Item = (M::Qp, CloseReason)> {
+        let links = self.links.as_ref().iter().flatten();
+        links.filter_map(|link| Some((link.qp, link.machine.closing()?)))
     }
 
     /// The latest thing to log of a connection, once.

@@ -1,5 +1,5 @@
 //! [`Ends`] over RDMA: hosts' queues and a target's worker on a fabric in memory.
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use nvmf_core::block::MediaError;
@@ -80,8 +80,8 @@ impl Surroundings<Memory> for Target<Pooled> {
 pub struct Choices {
     /// Whose receives are.
     pub receives: Receives,
-    /// How many receives the worker has, if they are its own.
-    pub shared: u32,
+    /// How many receives the worker has: its own, or for its connections.
+    pub count: u32,
     /// By which key data is reached.
     pub key: Key,
     /// READs that a device has under way, and answers, at a time.
@@ -94,7 +94,7 @@ impl Default for Choices {
     fn default() -> Self {
         Self {
             receives: Receives::Shared,
-            shared: 256,
+            count: 256,
             key: Key::Window,
             reads: 16,
             budget: 16,
@@ -115,6 +115,7 @@ pub struct RdmaEnds {
     choices: Choices,
     host: Host,
     links: Vec<Link>,
+    by_qp: HashMap<Qp, usize>,
     seen: VecDeque<Seen>,
     cut_next: Vec<(usize, Way, u64)>,
 }
@@ -179,7 +180,7 @@ impl RdmaEnds {
             ..LIMITS
         };
         let shared = match choices.receives {
-            Receives::Shared => choices.shared,
+            Receives::Shared => choices.count,
             Receives::PerConnection => 0,
         };
         let (mut nic, mut manager) = fabric.node(Limits {
@@ -201,11 +202,7 @@ impl RdmaEnds {
             nic.register(vec![0; bytes], access).expect("makes sense")
         };
         let capsule = 64 + INLINE_DATA;
-        let receives = match choices.receives {
-            Receives::Shared => choices.shared,
-            Receives::PerConnection => 32 * 8,
-        };
-        let mut region = register(&mut nic, (capsule * receives) as usize, Access::LOCAL);
+        let mut region = register(&mut nic, (capsule * choices.count) as usize, Access::LOCAL);
         while let Some(memory) = nic.carve(&mut region, capsule) {
             assert!(worker.add_receive(&mut nic, memory).is_none());
         }
@@ -235,6 +232,7 @@ impl RdmaEnds {
             choices,
             host,
             links: Vec::new(),
+            by_qp: HashMap::new(),
             seen: VecDeque::new(),
             cut_next: Vec::new(),
         }
@@ -288,10 +286,10 @@ impl RdmaEnds {
             };
             self.worker.controller_changed(device, &mut self.target);
         }
-        for at in 0..self.links.len() {
-            if let Some((tag, _)) = self.connection(at) {
-                let closing = self.worker.closing(tag);
-                self.links[at].closing = self.links[at].closing.or(closing);
+        for (qp, reason) in self.worker.closing() {
+            let host = self.fabric.peer(qp).and_then(|qp| self.by_qp.get(&qp));
+            if let Some(at) = host {
+                self.links[*at].closing.get_or_insert(reason);
             }
         }
         result
@@ -314,8 +312,7 @@ impl RdmaEnds {
             while let Some(event) = self.host.manager.poll(now) {
                 moved = true;
                 let qp = event.queue_pair().expect("hosts do not listen");
-                let at = self.links.iter().position(|link| link.qp == qp);
-                let at = at.expect("is a link's");
+                let at = self.by_qp[&qp];
                 let event = self.links[at].queue.happened(&event, &mut self.host.nic);
                 self.event(at, event);
             }
@@ -429,7 +426,7 @@ impl Ends for RdmaEnds {
     fn chosen(random: &mut Random) -> Self {
         Self::new(Choices {
             receives: random.one_of(&[Receives::Shared, Receives::PerConnection]),
-            shared: random.one_of(&[100, 128]),
+            count: 256,
             key: random.one_of(&[Key::Region, Key::Window]),
             reads: random.one_of(&[1, 2, 16]),
             budget: random.one_of(&[1, 4, 16, 64]),
@@ -472,6 +469,7 @@ impl Ends for RdmaEnds {
             assert!(queue.add_receive(memory).is_none());
         }
         let qp = queue.queue_pair();
+        self.by_qp.insert(qp, at);
         self.links.push(Link {
             qp,
             queue,

@@ -22,7 +22,9 @@ use crate::target::{Heaped, Target};
 pub(crate) struct Choices {
     host: host::Config,
     target: target::Config,
-    /// Chooses how bytes are delivered.
+    /// How bytes travel, but for the latency.
+    how: Option<How>,
+    /// Chooses that for each connection.
     random: Option<Random>,
     spoil: Rc<Cell<Option<Spoil>>>,
     /// PDUs that were spoilt.
@@ -44,6 +46,21 @@ fn delivery(random: &mut Random) -> Delivery {
         0 => Delivery::Whole,
         1 => Delivery::Pieces(size),
         _ => Delivery::InPlace(size),
+    }
+}
+
+impl Pair {
+    /// Without connections; these are what they have.
+    #[must_use]
+    pub fn with(host: host::Config, target: target::Config, how: How) -> Self {
+        let mut pair = Self::new();
+        pair.choices = Choices {
+            host,
+            target,
+            how: Some(how),
+            ..Choices::default()
+        };
+        pair
     }
 }
 
@@ -106,10 +123,11 @@ impl Ends for Pair {
 
     fn connect(&mut self, _: &Wanted, latency: Duration) -> usize {
         let choices = &mut self.choices;
+        let how = choices.how.unwrap_or(How::PLAIN);
         let how = match &mut choices.random {
             None => How {
-                latency,
-                ..How::PLAIN
+                latency: latency.max(how.latency),
+                ..how
             },
             Some(random) => How {
                 to_target: delivery(random),

@@ -29,6 +29,13 @@ fn host_operations() {
 }
 
 #[test]
+fn rdma_operations() {
+    replay("rdma_operations", fuzz::rdma_operations);
+    mutate("rdma_operations", fuzz::rdma_operations, 500);
+    generate(fuzz::rdma_operations, 500);
+}
+
+#[test]
 fn codecs() {
     replay("codecs", fuzz::codecs);
     generate(fuzz::codecs, 20_000);

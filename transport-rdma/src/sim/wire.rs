@@ -188,6 +188,11 @@ impl State {
         let Some(packet) = it.wire.pop_front() else {
             return;
         };
+        if let (Packet::Bye, Some(peer)) = (&packet, it.peer) {
+            // That is said apart from the queue pair, and heard though it failed.
+            self.fail(peer, Outcome::Flushed);
+            return self.tell(peer);
+        }
         let peer = it
             .peer
             .filter(|peer| matches!(self.qp(*peer).condition, Condition::Connected));
@@ -195,10 +200,7 @@ impl State {
             return self.undeliverable(qp, &packet);
         };
         let (chain, read, result) = match packet {
-            Packet::Bye => {
-                self.fail(peer, Outcome::Flushed);
-                return self.tell(peer);
-            }
+            Packet::Bye => return,
             Packet::Send {
                 chain,
                 bytes,

@@ -5,9 +5,10 @@ use std::rc::Rc;
 use nvmf_testing::association::{Association, config};
 use nvmf_testing::ends::Way;
 use nvmf_testing::pair::{How, Pair, Passing};
+use nvmf_testing::scenarios::{ADMIN, IO, is_true, session};
 
 use crate::configs;
-use crate::session::{ADMIN, IO, is_true, session};
+use crate::session::ends;
 
 /// A byte of a session is wrong, any one, either way. With digests nothing wrong is
 /// stored or read: the command fails, or the connection ends, or it was padding.
@@ -17,7 +18,7 @@ fn digests_find_every_wrong_byte() {
         for way in [Way::ToTarget, Way::ToHost] {
             let (mut failed, mut ended, mut harmless) = (0, 0, 0);
             for at in 0.. {
-                let mut pair = Pair::new();
+                let mut pair = ends(true, How::PLAIN);
                 let hit = Rc::new(Cell::new(false));
                 let seen = Rc::clone(&hit);
                 let change = 1 << (at % 8);
@@ -32,7 +33,7 @@ fn digests_find_every_wrong_byte() {
                         seen.set(true);
                     }
                 }));
-                let outcome = session(&mut pair, true, How::PLAIN);
+                let outcome = session(&mut pair);
                 let what = format!("{way:?} of {link}, byte {at} ^ {change:#x}");
                 if !hit.get() {
                     assert!(outcome.is_whole(), "{what}: {outcome:?}");
@@ -56,7 +57,7 @@ fn digests_find_every_wrong_byte() {
 fn a_wrong_byte_ends() {
     for way in [Way::ToTarget, Way::ToHost] {
         for at in 0..900 {
-            let mut pair = Pair::new();
+            let mut pair = ends(false, How::PLAIN);
             pair.tap = Some(Box::new(move |passing| {
                 let index = usize::try_from(at - passing.at.min(at)).expect("is small");
                 if (passing.link, passing.way) == (IO, way)
@@ -66,7 +67,7 @@ fn a_wrong_byte_ends() {
                     *byte ^= 1 << (at % 8);
                 }
             }));
-            session(&mut pair, false, How::PLAIN);
+            session(&mut pair);
             for link in 0..pair.links() {
                 pair.cut(link);
                 assert!(pair.rig.is_drained(link));
@@ -83,7 +84,7 @@ fn to_nth(
     way: Way,
     fault: fn(&mut Passing<'_>),
 ) -> (Pair, Rc<Cell<usize>>) {
-    let mut pair = Pair::new();
+    let mut pair = ends(false, How::PLAIN);
     let count = Rc::new(Cell::new(0));
     let counted = Rc::clone(&count);
     pair.tap = Some(Box::new(move |passing| {
@@ -107,7 +108,7 @@ fn pdus_that_are_lost_or_doubled() {
             for way in [Way::ToTarget, Way::ToHost] {
                 for nth in 0..40 {
                     let (mut pair, count) = to_nth(nth, link, way, fault);
-                    let outcome = session(&mut pair, false, How::PLAIN);
+                    let outcome = session(&mut pair);
                     let what = format!("PDU {nth}, {way:?} of {link}, {name}");
                     if count.get() <= nth {
                         assert!(nth > 1 && outcome.is_whole(), "{what}: {outcome:?}");

@@ -6,7 +6,6 @@ use nvmf_core::host::{Error, Step};
 use nvmf_core::target::queue_pair::Close;
 use nvmf_core::tcp::connection::CloseReason;
 use nvmf_core::tcp::host;
-use nvmf_core::time::Instant;
 use nvmf_testing::association::{Association, Ended, config};
 use nvmf_testing::ends::{Happened, Way};
 use nvmf_testing::pair::{How, Pair};
@@ -26,20 +25,6 @@ fn connect(pair: &mut Pair, latency: Duration) -> Association {
     };
     let link = pair.connect(&host, &target, how);
     Association::on(pair, link, config())
-}
-
-#[test]
-fn keep_alive_keeps_it() {
-    let mut pair = Pair::new();
-    let mut host = connect(&mut pair, Duration::from_millis(20));
-    host.run(&mut pair, Duration::from_secs(600));
-    assert_eq!(host.ended, None);
-    assert_eq!(pair.rig.closing(host.link), None);
-    // The host is gone, and nobody says so.
-    pair.make_room(host.link, Way::ToTarget, 0);
-    pair.run(Duration::from_secs(30));
-    let reason = pair.rig.closing(host.link);
-    assert_eq!(reason, Some(CloseReason::Queue(Close::KeepAliveExpired)));
 }
 
 /// The answer to a Keep Alive is `late`; how the association ended, and when after that
@@ -212,20 +197,4 @@ fn a_late_command_is_aborted_and_then_the_controller_is_given_up() {
         let expected = (!ends).then(|| (now.after(patience), given_up));
         assert_eq!(host.ended, expected);
     }
-}
-
-#[test]
-fn shut_down_in_order() {
-    let mut pair = Pair::new();
-    let mut host = connect(&mut pair, Duration::from_millis(1));
-    host.run(&mut pair, Duration::from_secs(1));
-    let began: Instant = pair.now();
-    host.machine.shut_down(began);
-    host.run(&mut pair, Duration::from_secs(1));
-    let took = Duration::from_millis(2);
-    assert_eq!(host.ended, Some((began.after(took), Ended::ShutDown)));
-    pair.close(host.link);
-    pair.flow();
-    assert!(pair.rig.is_drained(host.link));
-    assert_eq!(pair.rig.target.controllers(), 0);
 }

@@ -15,10 +15,11 @@ use nvmf_testing::bytes::SUBNQN;
 use nvmf_testing::ends::{Happened, Payload, Way};
 use nvmf_testing::pair::{How, Pair};
 use nvmf_testing::rig::Delivery;
+use nvmf_testing::scenarios::session;
 use zerocopy::IntoBytes;
 
 use crate::configs;
-use crate::session::session;
+use crate::session::ends;
 
 const DELIVERIES: [Delivery; 9] = [
     Delivery::Whole,
@@ -91,9 +92,9 @@ fn listen(pair: &mut Pair) -> Passed {
 fn pieces_change_nothing() {
     for digests in [false, true] {
         let run = |how| {
-            let mut pair = Pair::new();
+            let mut pair = ends(digests, how);
             let passed = listen(&mut pair);
-            let outcome = session(&mut pair, digests, how);
+            let outcome = session(&mut pair);
             assert!(
                 outcome.is_whole() && outcome.ended.is_empty(),
                 "{outcome:?}"
