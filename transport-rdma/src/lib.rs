@@ -19,14 +19,19 @@
 //! | [`target`] | a worker's connections: shared receives, budgets, pools |
 //! | [`host`] | a host's queue: commands with their buffers |
 //! | [`sim`] | both, in memory: a fabric that checks what a network card checks |
+//! | `ibv` | devices of the operating system (feature `ibv`) |
 #![no_std]
 
 #[cfg(any(feature = "sim", test))]
 extern crate alloc;
+#[cfg(feature = "ibv")]
+extern crate std;
 
 mod buffer;
 pub mod cm;
 pub mod host;
+#[cfg(feature = "ibv")]
+pub mod ibv;
 #[cfg(any(feature = "sim", test))]
 pub mod sim;
 pub mod target;

@@ -1,0 +1,235 @@
+//! A device, found by an address.
+use core::ffi::{CStr, c_int};
+use core::fmt;
+use core::mem::MaybeUninit;
+use core::ptr;
+use std::io;
+use std::net::SocketAddr;
+use std::string::String;
+
+use std::sync::Arc;
+
+use socket2::SockAddr;
+
+use super::library::{Library, Missing};
+use super::sys;
+
+/// How long the way to an address is looked for, in milliseconds.
+pub(super) const RESOLVE_TIMEOUT: c_int = 2_000;
+
+/// Why a device cannot be used.
+#[derive(Debug)]
+pub enum OpenError {
+    /// The libraries are not there.
+    Missing(Missing),
+    /// No RDMA device has this address, or leads to it.
+    NoDevice(SocketAddr, io::Error),
+    /// The device refuses something.
+    Device(&'static str, io::Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(missing) => missing.fmt(f),
+            Self::NoDevice(address, error) => write!(
+                f,
+                "no RDMA device has or reaches {}: {error}; `rdma link` shows which there are",
+                address.ip()
+            ),
+            Self::Device(what, error) => write!(f, "the RDMA device refuses {what}: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for OpenError {}
+
+impl From<Missing> for OpenError {
+    fn from(missing: Missing) -> Self {
+        Self::Missing(missing)
+    }
+}
+
+/// An RDMA device, which stays open as long as this is there.
+#[derive(Clone)]
+pub struct Device(Arc<Opened>);
+
+struct Opened {
+    library: &'static Library,
+    context: *mut sys::Context,
+    attributes: sys::DeviceAttr,
+    /// librdmacm's list of open devices: what is on it stays open.
+    list: *mut *mut sys::Context,
+}
+
+// SAFETY: a device's context may be used from all threads at once (ibv_open_device(3)),
+// and the list is only freed, by whoever is last.
+unsafe impl Send for Opened {}
+// SAFETY: as above.
+unsafe impl Sync for Opened {}
+
+impl Device {
+    /// The device that has the local address, for listening there.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. An address that is unspecified (0.0.0.0, ::) is no device's: take one of the device's.
+    pub fn at(address: SocketAddr) -> Result<Self, OpenError> {
+        Self::find(address, |cm, id, address| {
+            // SAFETY: `id` is from rdma_create_id, and the address is copied.
+            unsafe { (cm.rdma_bind_addr)(id, address) }
+        })
+    }
+
+    /// The device that leads to a peer's address, from a local address if one is given.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn towards(address: SocketAddr, from: Option<SocketAddr>) -> Result<Self, OpenError> {
+        let from = from.map(SockAddr::from);
+        let from = from
+            .as_ref()
+            .map_or(ptr::null(), |from| from.as_ptr().cast());
+        Self::find(address, |cm, id, address| {
+            // SAFETY: `id` is from rdma_create_id without a channel, so the call waits; addresses are copied.
+            unsafe { (cm.rdma_resolve_addr)(id, from, address, RESOLVE_TIMEOUT) }
+        })
+    }
+
+    fn find(
+        address: SocketAddr,
+        bind: impl FnOnce(&super::library::Cm, *mut sys::CmId, *const core::ffi::c_void) -> c_int,
+    ) -> Result<Self, OpenError> {
+        let library = Library::get()?;
+        let cm = &library.cm;
+        let no_device = |error| OpenError::NoDevice(address, error);
+        let mut id = ptr::null_mut();
+        // SAFETY: the result goes to `id`; without a channel the identifier has one of its own.
+        check(unsafe {
+            (cm.rdma_create_id)(
+                ptr::null_mut(),
+                &mut id,
+                ptr::null_mut(),
+                sys::PORT_SPACE_TCP,
+            )
+        })
+        .map_err(no_device)?;
+        let bound = check(bind(
+            cm,
+            id,
+            SockAddr::from(any_port(address)).as_ptr().cast(),
+        ));
+        // SAFETY: `id` is valid until rdma_destroy_id.
+        let context = unsafe { (*id).verbs };
+        // Taken while `id` holds the device open.
+        // SAFETY: it may be called at any time; without a count there is none.
+        let list = unsafe { (cm.rdma_get_devices)(ptr::null_mut()) };
+        // SAFETY: `id` is not used after this.
+        unsafe { (cm.rdma_destroy_id)(id) };
+        let opened = bound.and_then(|()| {
+            if context.is_null() || list.is_null() {
+                return Err(io::ErrorKind::AddrNotAvailable.into());
+            }
+            let mut attributes = MaybeUninit::uninit();
+            // SAFETY: the list keeps `context` open; the attributes are written as a whole.
+            match unsafe { (library.verbs.ibv_query_device)(context, attributes.as_mut_ptr()) } {
+                // SAFETY: it was written.
+                0 => Ok(unsafe { attributes.assume_init() }),
+                error => Err(io::Error::from_raw_os_error(error)),
+            }
+        });
+        match opened {
+            Ok(attributes) => Ok(Self(Arc::new(Opened {
+                library,
+                context,
+                attributes,
+                list,
+            }))),
+            Err(error) => {
+                if !list.is_null() {
+                    // SAFETY: it is from rdma_get_devices.
+                    unsafe { (cm.rdma_free_devices)(list) };
+                }
+                Err(no_device(error))
+            }
+        }
+    }
+
+    /// The device's name, such as `rxe0` or `mlx5_0`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        // SAFETY: the context is open, and so its device is there.
+        let name = unsafe { (self.library().verbs.ibv_get_device_name)((*self.0.context).device) };
+        // SAFETY: it is a string of the device's.
+        unsafe { CStr::from_ptr(name) }
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    /// Completion vectors: interrupts over which workers are spread.
+    #[must_use]
+    pub fn completion_vectors(&self) -> u32 {
+        // SAFETY: the context is open.
+        unsafe { (*self.0.context).completion_vectors }.unsigned_abs()
+    }
+
+    pub(super) fn library(&self) -> &'static Library {
+        self.0.library
+    }
+
+    pub(super) fn context(&self) -> *mut sys::Context {
+        self.0.context
+    }
+
+    pub(super) fn attributes(&self) -> &sys::DeviceAttr {
+        &self.0.attributes
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // SAFETY: whatever uses the context holds this.
+        unsafe { (self.library.cm.rdma_free_devices)(self.list) };
+    }
+}
+
+/// Of what says -1 and sets `errno`.
+pub(super) fn check(result: c_int) -> io::Result<()> {
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Of what gives a pointer, or null and sets `errno`.
+pub(super) fn check_pointer<T>(
+    what: &'static str,
+    pointer: *mut T,
+) -> Result<ptr::NonNull<T>, OpenError> {
+    ptr::NonNull::new(pointer).ok_or_else(|| OpenError::Device(what, io::Error::last_os_error()))
+}
+
+fn any_port(mut address: SocketAddr) -> SocketAddr {
+    address.set_port(0);
+    address
+}
+
+#[cfg(test)]
+mod tests {
+    use std::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn whatever_is_installed_the_loopback_address_is_no_device() {
+        match Device::at("127.0.0.1:0".parse().unwrap()) {
+            Err(error @ OpenError::Missing(_)) => assert!(error.to_string().contains("install")),
+            Err(error @ OpenError::NoDevice(..)) => {
+                assert!(error.to_string().contains("127.0.0.1"))
+            }
+            Err(error) => panic!("{error}"),
+            // Somebody has put a software device onto the loopback interface.
+            Ok(device) => assert!(!device.name().is_empty()),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Registered memory, whole and in pieces.
+use core::ffi::{c_int, c_void};
+use core::ptr::NonNull;
+use core::slice;
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::sync::Arc;
+
+use super::device::Device;
+use super::sys::{self, access};
+use crate::verbs::{Access, Error};
+
+const PAGE: usize = 4096;
+
+/// Zeroed memory of whole pages.
+pub struct Memory {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it owns its bytes, as a box does.
+unsafe impl Send for Memory {}
+// SAFETY: without `&mut` they cannot be reached.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// `len` bytes, rounded up to whole pages.
+    ///
+    /// # Panics
+    /// `len` is more than any memory.
+    #[must_use]
+    pub fn new(len: usize) -> Self {
+        let len = len.max(1).next_multiple_of(PAGE);
+        let layout = Layout::from_size_align(len, PAGE).expect("a size that memory has");
+        // SAFETY: the layout is not empty.
+        let start = unsafe { alloc_zeroed(layout) };
+        match NonNull::new(start) {
+            Some(start) => Self { start, layout },
+            None => handle_alloc_error(layout),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.layout.size()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated with this layout.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+/// A protection domain, which what is made in it keeps.
+pub(super) struct Domain {
+    pub(super) device: Device,
+    pub(super) pd: NonNull<sys::Opaque>,
+}
+
+// SAFETY: verbs may be called from all threads (ibv_alloc_pd(3) has no exception).
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    /// What the device's driver does without the kernel.
+    pub(super) fn ops(&self) -> &sys::ContextOps {
+        // SAFETY: the context is open as long as the device is held, and its functions stay.
+        unsafe { &(*self.device.context()).ops }
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: whatever was made in the domain holds it, and is gone.
+        unsafe { (self.device.library().verbs.ibv_dealloc_pd)(self.pd.as_ptr()) };
+    }
+}
+
+/// Memory that a device knows.
+pub(super) struct Registered {
+    pub(super) mr: NonNull<sys::Mr>,
+    memory: Memory,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: see `Domain` and `Memory`.
+unsafe impl Send for Registered {}
+// SAFETY: as above.
+unsafe impl Sync for Registered {}
+
+impl Registered {
+    pub(super) fn new(
+        domain: &Arc<Domain>,
+        memory: Memory,
+        rights: Access,
+    ) -> Result<Self, (Memory, Error)> {
+        let mut flags = access_flags(rights);
+        if domain.device.attributes().flags & sys::DEVICE_WINDOWS != 0 {
+            flags |= access::MW_BIND;
+        }
+        let start = memory.start.as_ptr().cast::<c_void>();
+        // SAFETY: the memory is there until the region is dropped, which deregisters it first.
+        let mr = unsafe {
+            (domain.device.library().verbs.ibv_reg_mr)(
+                domain.pd.as_ptr(),
+                start,
+                memory.len(),
+                flags as c_int,
+            )
+        };
+        match NonNull::new(mr) {
+            Some(mr) => Ok(Self {
+                mr,
+                memory,
+                domain: Arc::clone(domain),
+            }),
+            None => Err((memory, last_error())),
+        }
+    }
+
+    pub(super) fn lkey(&self) -> u32 {
+        // SAFETY: the region is registered, and its keys do not change.
+        unsafe { self.mr.as_ref() }.lkey
+    }
+
+    pub(super) fn rkey(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { self.mr.as_ref() }.rkey
+    }
+
+    /// Where a byte is, for a device.
+    pub(super) fn address(&self, offset: usize) -> NonNull<u8> {
+        assert!(offset <= self.memory.len());
+        // SAFETY: it is within the memory.
+        unsafe { self.memory.start.add(offset) }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // SAFETY: no buffer of it is left, and those that a device uses are kept until it has let go of them.
+        unsafe { (self.domain.device.library().verbs.ibv_dereg_mr)(self.mr.as_ptr()) };
+    }
+}
+
+/// Registered memory of which buffers are carved.
+pub struct Region {
+    pub(super) registered: Arc<Registered>,
+    pub(super) access: Access,
+    used: usize,
+}
+
+impl Region {
+    pub(super) fn new(registered: Registered, access: Access) -> Self {
+        Self {
+            registered: Arc::new(registered),
+            access,
+            used: 0,
+        }
+    }
+
+    pub(super) fn carve(&mut self, len: u32) -> Option<Buffer> {
+        let end = self.used.checked_add(len as usize)?;
+        if end > self.registered.memory.len() {
+            return None;
+        }
+        let start = self.registered.address(self.used);
+        self.used = end;
+        Some(Buffer {
+            start,
+            len,
+            access: self.access,
+            registered: Arc::clone(&self.registered),
+        })
+    }
+}
+
+/// A piece of registered memory, which nobody else has.
+pub struct Buffer {
+    start: NonNull<u8>,
+    pub(super) len: u32,
+    pub(super) access: Access,
+    pub(super) registered: Arc<Registered>,
+}
+
+// SAFETY: its bytes are its own; the region is `Send` and `Sync`.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Where it is, in the addresses that a device and a peer know.
+    pub(super) fn address(&self) -> u64 {
+        self.start.as_ptr().addr() as u64
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: these bytes were carved once. A device reaches them only while the provider
+        // has the buffer; a peer with `Key::Region` promised as much.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
+    }
+}
+
+impl AsMut<[u8]> for Buffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len as usize) }
+    }
+}
+
+impl core::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len)
+    }
+}
+
+/// As the device's flags.
+pub(super) fn access_flags(rights: Access) -> core::ffi::c_uint {
+    let flag = |right, flag| if right { flag } else { 0 };
+    // A peer that may write implies that the device may (ibv_reg_mr(3)).
+    flag(
+        rights.local_write || rights.remote_write,
+        access::LOCAL_WRITE,
+    ) | flag(rights.remote_read, access::REMOTE_READ)
+        | flag(rights.remote_write, access::REMOTE_WRITE)
+}
+
+/// What `errno` says.
+pub(super) fn last_error() -> Error {
+    error(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+}
+
+/// What an error number says.
+pub(super) fn error(number: i32) -> Error {
+    const ENOMEM: i32 = 12;
+    const EOPNOTSUPP: i32 = 95;
+    match number {
+        ENOMEM => Error::NoResources,
+        EOPNOTSUPP => Error::Unsupported,
+        number => Error::Other(number),
+    }
+}
