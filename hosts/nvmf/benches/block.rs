@@ -302,11 +302,10 @@ fn fio(spec: &Spec, args: &Args) -> anyhow::Result<Figures> {
     };
     let direct = *direct != Direct::Off;
     let output = Command::new("fio")
-        .args([
-            "--name=block",
-            "--ioengine=io_uring",
-            "--output-format=json",
-        ])
+        // Its threads have this process's share of the processor; its processes begin a session, and
+        // with it a scheduling group, of their own.
+        .args(["--name=block", "--thread"])
+        .args(["--ioengine=io_uring", "--output-format=json"])
         .args([
             "--time_based",
             "--norandommap",
