@@ -20,8 +20,6 @@ use super::gather::Gather;
 
 /// Parts that one system call takes.
 const PARTS: usize = 512;
-/// Parts of what few commands have to say.
-const FEW_PARTS: usize = 16;
 /// Parts that a PDU may add: head, payload, data digest.
 const PARTS_OF_A_PDU: usize = 3;
 /// When there is this much to write, in bytes, nothing is added.
@@ -127,11 +125,11 @@ impl Outbox {
         devices: &Devices,
         socket: impl AsFd,
     ) -> Result<rustix::io::Result<usize>, NotLent> {
-        // Room for many parts takes its time to make.
-        if self.parts.len() - self.parts_done <= FEW_PARTS {
-            self.send_by::<FEW_PARTS>(speaker, devices, socket)
-        } else {
-            self.send_by::<PARTS>(speaker, devices, socket)
+        // Room for many parts takes its time to make: heapless fills it.
+        match self.parts.len() - self.parts_done {
+            0..=16 => self.send_by::<16>(speaker, devices, socket),
+            17..=128 => self.send_by::<128>(speaker, devices, socket),
+            _ => self.send_by::<PARTS>(speaker, devices, socket),
         }
     }
 

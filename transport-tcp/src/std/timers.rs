@@ -9,6 +9,9 @@ use std::collections::BinaryHeap;
 
 use nvmf_core::time::Instant;
 
+/// What deadlines are kept to, in microseconds: no host is held to less than 100 ms.
+const TICK: u64 = 50_000;
+
 /// Entries in order of time; `K` tells whose they are.
 #[derive(Debug)]
 pub(super) struct Timers<K> {
@@ -45,9 +48,12 @@ impl<K: Ord + Copy> Timers<K> {
         self.heap.pop().map(|Reverse(entry)| entry)
     }
 
-    /// When the soonest entry is due.
+    /// When the soonest entry is due and others with it: late by less than [`TICK`], so that
+    /// a thousand of them are not a thousand reasons to wake up.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.heap.peek().map(|Reverse((at, _))| *at)
+        let Reverse((at, _)) = self.heap.peek()?;
+        let micros = at.as_micros().checked_next_multiple_of(TICK);
+        Some(Instant::from_micros(micros.unwrap_or(u64::MAX)))
     }
 }
 
@@ -82,7 +88,10 @@ mod tests {
         assert_eq!(timers.pop(at(100)), Some((at(100), 'a')));
         assert!(armed.take(at(100)));
         timers.arm('a', &mut armed, Some(at(9_999)));
-        assert_eq!(timers.next(), Some(at(9_999)));
+        assert_eq!(timers.next(), Some(at(TICK)));
+        timers.arm('b', &mut Armed::default(), Some(at(2 * TICK)));
+        assert_eq!(timers.pop(at(TICK)), Some((at(9_999), 'a')));
+        assert_eq!(timers.next(), Some(at(2 * TICK)));
     }
 
     #[test]
