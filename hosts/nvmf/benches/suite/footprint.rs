@@ -24,6 +24,9 @@ const AT_A_TIME: usize = 64;
 
 const DEPTH: u32 = 128;
 
+/// Until what came before is over.
+const SETTLE: Duration = Duration::from_millis(300);
+
 /// A worker for each core, and sleep when there is nothing to do: as it is by default.
 const WORDS: &str = "--ram 64M";
 
@@ -95,6 +98,7 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
     let target = start()?;
     let many = if suite.quick { 200 } else { MANY };
     churn(target.address()?, AT_A_TIME)?;
+    thread::sleep(SETTLE);
     let (rss, files) = (target.rss_kib()?, target.files()?);
     let begin = Instant::now();
     churn(target.address()?, many)?;
@@ -231,8 +235,7 @@ impl Target {
     /// Of one core, in percent, while nobody asks for anything.
     fn cpu_percent(&self, suite: &Suite) -> anyhow::Result<f64> {
         let time = if suite.quick { 0.1 } else { 5.0 };
-        // What came before is over.
-        thread::sleep(Duration::from_millis(200));
+        thread::sleep(SETTLE);
         let before = self.cpu()?;
         thread::sleep(Duration::from_secs_f64(time));
         Ok((self.cpu()? - before).as_secs_f64() / time * 100.0)

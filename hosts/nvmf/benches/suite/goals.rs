@@ -2,9 +2,8 @@
 //! project's issue on speed: one core each side, loopback interface, polled, medians.
 
 /// Where they come from, for the page.
-pub(crate) const SOURCE: &str = "SPDK's figures were not measured here: they are those of the project's issue on speed, taken on another \
-machine of this kind,\none core each side, loopback interface, polled; compare them with the bare socket of that machine, which is \
-beside them.\n";
+pub(crate) const SOURCE: &str = "SPDK's figures were not measured here: they are those of the project's issue on speed, taken\n\
+at another time on a machine of this kind, one core each side, loopback interface, polled. The ratio behind them is to the bare socket there.\n";
 
 /// What is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

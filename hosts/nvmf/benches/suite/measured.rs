@@ -58,6 +58,13 @@ impl Spread {
 }
 
 impl Measured {
+    /// Of the IOPS of a bare socket: the harsher of both.
+    pub(crate) fn share(&self) -> Option<f64> {
+        let references = [&self.hot, &self.same].into_iter().flatten();
+        let shares = references.map(|reference| reference.ratio.median);
+        shares.min_by(f64::total_cmp)
+    }
+
     /// From an entry of `jobs`.
     ///
     /// # Errors

@@ -29,8 +29,18 @@ pub(crate) fn whole(
     for (title, body) in sections {
         page += &format!("\n## {title}\n\n{}\n", body.trim_end());
     }
-    page
+    page + OTHERS
 }
+
+/// What else can be measured, by hand.
+const OTHERS: &str = "
+## Other hosts and targets
+
+`nvmf bench URL` drives any NVMe/TCP target, with `--reference` beside a bare socket on the loopback interface of the machine that it
+runs on; and any NVMe/TCP host drives `nvmf target`. `hosts/nvmf/tests/linux-guest` pairs ours with Linux as host and as target, in a
+guest under emulation: that shows whether they work together, and not how fast. What is linked for a board, and how large it is,
+`.ci/embedded` prints.
+";
 
 /// A table.
 pub(crate) struct Table {

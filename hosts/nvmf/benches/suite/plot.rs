@@ -177,7 +177,7 @@ impl Plot<'_> {
             .y_labels(6)
             .x_label_formatter(&label)
             .y_label_formatter(&|y| number(*y))
-            .label_style((FONT, 13))
+            .label_style((FONT, 12))
             .axis_desc_style((FONT, 14))
             .draw()?;
         Ok(chart)

@@ -62,8 +62,9 @@ const WORDS: &str = "--ram 64M --workers 1 --poll-us 1000";
 
 /// Others without a bad host, with it at another target, and with it at theirs.
 pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
-    let start = || Target::start(&suite.cores, &suite.cores.target, WORDS);
-    let (ours, elsewhere) = (start()?, start()?);
+    let start = |words| Target::start(&suite.cores, &suite.cores.target, words);
+    // The other one is not to poll on the core that ours polls on.
+    let (ours, elsewhere) = (start(WORDS)?, start("--ram 64M --workers 1")?);
     for target in [&ours, &elsewhere] {
         let words = format!(
             "{} --rw write --bs 128k --iodepth 8 --io-size 64M",
@@ -114,9 +115,9 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
     write!(
         text,
         "`nvmf target {WORDS}` on one core; `nvmf bench URL --rw randread --bs 4k --iodepth 32 --hipri` on another is the\n\
-         others. The bad host is another `nvmf bench`, on that core too, whose connections go through a relay that makes them bad; it reads 128 KiB at\n\
-         QD 32, or 512 bytes. Two processes more on a core cost something wherever they connect to: *elsewhere* is another target\n\
-         process on the same core.\n\n{table}"
+         others. The bad host is another `nvmf bench`, on that core too, whose connections go through a relay that makes them bad; it\n\
+         reads 128 KiB at QD 32, or 512 bytes. Two processes more on a core cost something wherever they connect to: *elsewhere* is\n\
+         another target process on the same core, which does not poll.\n\n{table}"
     )?;
     Ok(text)
 }
