@@ -77,8 +77,9 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
         }
     }
     let mut text = format!(
-        "`nvmf bench {} --size 64M --reference=both --rw RW --bs BS --iodepth QD {POLLED}`: one connection, one core\n\
-         for each end, random places in 64 MiB. The bare socket moves the bytes of the same PDUs in the same pattern, batched and\n\
+        "`nvmf bench {}\n\
+         --size 64M --reference=both --rw RW --bs BS --iodepth QD {POLLED}`: one connection, one core for each end, random\n\
+         places in 64 MiB. The bare socket moves the bytes of the same PDUs in the same pattern, batched and\n\
          polled alike, and nobody understands them. *Hot* is the ratio to a bare socket whose peer sends and receives the same\n\
          few payloads, which stay in its cache; *same memory* is that to one whose peer sends from, and copies to, random\n\
          places in 64 MiB, as we do. Goals are judged by the harsher, the lower of both.\n\n{}\n",

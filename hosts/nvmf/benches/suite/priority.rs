@@ -36,9 +36,8 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
             ));
         }
     };
-    let urgent = namespaces.target(URGENT)?;
-    let usual = namespaces.target("")?;
-    let bulk = namespaces.target("")?;
+    let target = |option| suite.cores.on(&suite.cores.target, || namespaces.target(option))?;
+    let (urgent, usual, bulk) = (target(URGENT)?, target("")?, target("")?);
     let mut table = Table::new([
         "queueing discipline",
         "priority set by",
@@ -51,7 +50,8 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
         if discipline == "htb" {
             namespaces.discipline()?;
         }
-        let _bulk = namespaces.bulk(&bulk.url)?;
+        let on_host = &suite.cores.host;
+        let _bulk = suite.cores.on(on_host, || namespaces.bulk(&bulk.url))??;
         let mut rounds: Vec<Vec<Measured>> = Vec::new();
         for _ in 0..suite.rounds() {
             let mut round = Vec::new();
@@ -82,10 +82,11 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
     let mut text = String::new();
     write!(
         text,
-        "Two network namespaces, joined by a veth pair. `nvmf target [{URGENT}]` is in one, and in the other\n\
-         `nvmf bench URL --bs 4k --iodepth 1 [{URGENT}]`, asleep between commands, beside a bench without priority that reads and\n\
-         writes 128 KiB at QD 32 all the time. *htb*, on both ends of the pair, lets {RATE} pass, those of class 1:10 before all others: that is the\n\
-         class that 65552, 10010h, names. On a link without a discipline nobody looks at priorities.\n\n{table}"
+        "Two network namespaces, joined by a veth pair. `nvmf target --ram 64M --workers 1 [{URGENT}]` is in one, and in\n\
+         the other `nvmf bench URL --bs 4k --iodepth 1 [{URGENT}]`, asleep between commands, beside a bench without\n\
+         priority that reads and writes 128 KiB at QD 32 all the time. All targets are on one core, and both hosts on another.\n\
+         *htb*, on both ends of the pair, lets {RATE} pass, those of class 1:10 before all others: that is the class that 65552,\n\
+         10010h, names. On a link without a discipline nobody looks at priorities.\n\n{table}"
     )?;
     Ok(text)
 }
@@ -127,7 +128,7 @@ impl Namespaces {
     }
 
     fn target(&self, option: &str) -> anyhow::Result<Target> {
-        let words = format!("target -q --listen 192.0.2.1:0 --ram 64M {option}");
+        let words = format!("target -q --listen 192.0.2.1:0 --ram 64M --workers 1 {option}");
         Target::spawn(&mut self.command(Self::TARGET, &words))
     }
 

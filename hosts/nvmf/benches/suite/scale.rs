@@ -66,10 +66,11 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
     );
     bench_on(&suite.cores, &fill, Duration::from_secs(10))?;
     let mut text = format!(
-        "`nvmf target {words}` on one core, and on another `nvmf bench URL --bs 4k --hipri --connections N --controllers C\n\
-         --iodepth QD`: random reads by one thread that drives all connections. *Spread* is of the connections: IOPS of the one served least and the one\n\
-         served most. The goals: 1.5 times SPDK, where both are seen as shares of a bare socket of one connection, 0.90 of the best with fewer connections, a spread within 2, no command\n\
-         over 1 s.\n\n"
+        "`nvmf target {words}` on one core, and on another\n\
+         `nvmf bench URL --bs 4k --hipri --connections N --controllers C --iodepth QD`: random reads by one thread that drives all\n\
+         connections. *Spread* is of the connections: IOPS of the one served least and the one served most. The goals: 1.5 times\n\
+         SPDK, where both are seen as shares of a bare socket of one connection; 0.90 of the best with fewer connections; a spread\n\
+         within 2; no command over 1 s.\n\n"
     );
     let mut series = Vec::new();
     for (title, loads, iodepth, there) in [
