@@ -6,6 +6,7 @@ use anyhow::Context;
 use serde_json::Value;
 
 use crate::measured::Spread;
+use crate::micro::cargo_bench;
 use crate::page::{Table, iops, ratio};
 use crate::process::{bench, output};
 use crate::{CACHED, DIRECT, Suite};
@@ -66,6 +67,18 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
         "`nvmf bench --file FILE,direct=off (cached) or on --rw RW --bs 4k --iodepth 32 --hipri`, over a connection, and {version} with\n\
          `--ioengine=io_uring --direct=0 or 1 --rw=RW --bs=4k --iodepth=32` on the same file of 64 MiB, without one; both in turns.\n\n{table}"
     )?;
+    if !suite.quick {
+        text += "\n### Storage alone\n\n\
+                 `cargo bench -p nvmf --bench block -- FILE,direct=off --fio`, and with `direct=on`: a worker's loop around the file,\n\
+                 without a connection, in turns with the same fio.\n\n";
+        for (name, direct) in [(CACHED, "off"), (DIRECT, "on")] {
+            let file = format!("{},direct={direct}", suite.file(name).display());
+            let args = [&file, "--fio", "--seconds", "0.5", "--rounds", "5"];
+            let printed = cargo_bench("nvmf", "block", &args)?;
+            let directory = suite.scratch.path().display().to_string();
+            writeln!(text, "{}", printed.replace(&format!("{directory}/"), ""))?;
+        }
+    }
     Ok(text)
 }
 

@@ -87,7 +87,8 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
         bench_on(&suite.cores, &words, 4 * suite.turn())?;
         let peak = target.status_kib("VmHWM:")?.saturating_sub(before);
         let each = peak as f64 / f64::from(busy);
-        let what = format!("RSS at its peak, each of {busy} connections with {DEPTH} {rw} of 4 KiB");
+        let what =
+            format!("RSS at its peak, each of {busy} connections with {DEPTH} {rw} of 4 KiB");
         row(&what, format!("{each:.1} KiB"), "", "");
     }
 

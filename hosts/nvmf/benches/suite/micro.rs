@@ -14,24 +14,33 @@ const BENCHES: [(&str, &str, &str); 2] = [
     ("CRC32C", "nvmf-tcp", "crc32c"),
 ];
 
+/// What another benchmark prints, as a block of text.
+///
+/// # Errors
+/// It failed.
+pub(crate) fn cargo_bench(package: &str, bench: &str, args: &[&str]) -> anyhow::Result<String> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .args(["bench", "--quiet", "-p", package, "--bench", bench, "--"])
+        .args(args)
+        .current_dir(env!("CARGO_MANIFEST_DIR"));
+    let printed = output(&mut command)?;
+    let printed = String::from_utf8_lossy(&printed);
+    Ok(format!("```text\n{}\n```\n", printed.trim_end()))
+}
+
 /// What they print.
 pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
     if suite.quick {
         return Ok("Skipped with `--quick`.\n".to_owned());
     }
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut text = String::new();
     for (title, package, bench) in BENCHES {
-        let args = ["bench", "--quiet", "-p", package, "--bench", bench];
-        let mut command = Command::new(&cargo);
-        command.args(args).current_dir(env!("CARGO_MANIFEST_DIR"));
-        let printed = output(&mut command)?;
-        let printed = String::from_utf8_lossy(&printed);
-        let words = args.join(" ").replace(" --quiet", "");
+        let printed = cargo_bench(package, bench, &[])?;
         write!(
             text,
-            "### {title}\n\n`cargo {words}`\n\n```text\n{}\n```\n\n",
-            printed.trim_end()
+            "### {title}\n\n`cargo bench -p {package} --bench {bench}`\n\n{printed}\n"
         )?;
     }
     text += "The portable CRC32C (`nvmf_core::digest::portable`) is for microcontrollers; hosted programs take that of nvmf-tcp.\n\n";

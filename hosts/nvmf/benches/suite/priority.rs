@@ -36,7 +36,11 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
             ));
         }
     };
-    let target = |option| suite.cores.on(&suite.cores.target, || namespaces.target(option))?;
+    let target = |option| {
+        suite
+            .cores
+            .on(&suite.cores.target, || namespaces.target(option))?
+    };
     let (urgent, usual, bulk) = (target(URGENT)?, target("")?, target("")?);
     let mut table = Table::new([
         "queueing discipline",
