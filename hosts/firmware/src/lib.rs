@@ -9,6 +9,7 @@
 //! | [`address`] | where the interface has its address from: it is given, or DHCP finds it |
 //! | [`ram`] | a namespace in memory |
 //! | [`sd`] | SD cards over SPI |
+//! | `virtio` | virtio disks and network cards (feature `virtio`) |
 //!
 //! ```text
 //! let mut server = Server::new(&settings, arena, tables, devices, &mut nic, now());
@@ -18,7 +19,7 @@
 //! }
 //! ```
 #![no_std]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 #[cfg(test)]
 extern crate std;
@@ -27,3 +28,5 @@ pub mod address;
 pub mod ram;
 pub mod sd;
 pub mod server;
+#[cfg(feature = "virtio")]
+pub mod virtio;

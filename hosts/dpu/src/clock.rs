@@ -1,0 +1,99 @@
+//! Time, and sleep until an interrupt.
+use core::arch::asm;
+
+use nvmf_core::time::Instant;
+
+use crate::mmio::Registers;
+
+/// Interrupts of devices begin here, those of the processor's own before.
+pub(crate) const SHARED_INTERRUPTS: usize = 32;
+/// The virtual timer's.
+const TIMER: usize = 27;
+
+/// Registers of the interrupt controller, a GICv2.
+mod gic {
+    /// Of the distributor and of the CPU interface: on or off.
+    pub(super) const CTLR: usize = 0x000;
+    /// Of the distributor: a bit an interrupt.
+    pub(super) const ISENABLER: usize = 0x100;
+    /// Of the distributor: to which processors, a byte an interrupt.
+    pub(super) const ITARGETSR: usize = 0x800;
+    /// Of the CPU interface: which priorities pass.
+    pub(super) const PMR: usize = 0x004;
+}
+
+/// The processor's counter and timer, and the interrupts that end its sleep.
+#[derive(Debug)]
+pub struct Clock {
+    /// Ticks a second.
+    frequency: u64,
+}
+
+impl Clock {
+    /// Starts the interrupt controller as well. Interrupts have no handlers: they
+    /// are masked, and end a sleep.
+    #[must_use]
+    pub fn start() -> Self {
+        Registers::GIC_DISTRIBUTOR.write(gic::CTLR, 1);
+        const ALL: u32 = 0xFF;
+        Registers::GIC_CPU.write(gic::PMR, ALL);
+        Registers::GIC_CPU.write(gic::CTLR, 1);
+        enable_interrupt(TIMER);
+        let frequency: u64;
+        // SAFETY: it reads a register.
+        unsafe { asm!("mrs {}, cntfrq_el0", out(reg) frequency, options(nomem, nostack)) };
+        Self { frequency }
+    }
+
+    /// Ticks since the board has power.
+    #[must_use]
+    pub fn ticks(&self) -> u64 {
+        let ticks: u64;
+        // SAFETY: it reads a register, after all that comes before.
+        unsafe { asm!("isb", "mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack)) };
+        ticks
+    }
+
+    /// Now.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        let ticks = u128::from(self.ticks());
+        Instant::from_micros((ticks * 1_000_000 / u128::from(self.frequency)) as u64)
+    }
+
+    /// Sleeps until `deadline`, or until a device has an interrupt.
+    pub fn sleep(&self, deadline: Option<Instant>) {
+        let micros = deadline.map(|at| at.as_micros().saturating_sub(self.now().as_micros()));
+        if micros == Some(0) {
+            return;
+        }
+        if let Some(micros) = micros {
+            let ticks = u128::from(micros) * u128::from(self.frequency) / 1_000_000;
+            let at = self.ticks().saturating_add(ticks as u64);
+            // SAFETY: it sets the timer, whose interrupt has no handler.
+            unsafe {
+                asm!("msr cntv_cval_el0, {}", "msr cntv_ctl_el0, {:x}", in(reg) at, in(reg) 1u64, options(nomem, nostack));
+            }
+        }
+        // SAFETY: it waits; what devices did to memory meanwhile is looked at after. The
+        // timer is turned off, which takes its interrupt back.
+        unsafe {
+            asm!(
+                "isb",
+                "dsb sy",
+                "wfi",
+                "msr cntv_ctl_el0, xzr",
+                options(nostack)
+            )
+        };
+    }
+}
+
+/// Has an interrupt end sleeps.
+pub(crate) fn enable_interrupt(number: usize) {
+    let target = gic::ITARGETSR + number / 4 * 4;
+    let first = 1 << (number % 4 * 8);
+    let distributor = Registers::GIC_DISTRIBUTOR;
+    distributor.write(target, distributor.read(target) | first);
+    distributor.write(gic::ISENABLER + number / 32 * 4, 1 << (number % 32));
+}
