@@ -38,7 +38,7 @@ const BATCH: u64 = 32;
 
 type Work = fn(u64) -> Result<(), Box<dyn Error>>;
 
-const WORK: [(&str, Work); 16] = [
+const WORK: [(&str, Work); 18] = [
     ("nothing", |_| Ok(())),
     ("capsule-cmd-decode", |n| decode(n, &capsule_cmd())),
     ("capsule-cmd-encode", |n| encode(n, capsule_cmd, 0)),
@@ -56,9 +56,13 @@ const WORK: [(&str, Work); 16] = [
     ("ic-req-encode", |n| encode(n, IcReq::new, 0)),
     ("r2t-decode", |n| decode(n, &r2t())),
     ("r2t-encode", |n| encode(n, r2t, 0)),
-    ("read", |n| transfer(n, IoOpcode::Read, LEN)),
-    ("write-in-capsule", |n| transfer(n, IoOpcode::Write, LEN)),
-    ("write-r2t", |n| transfer(n, IoOpcode::Write, 0)),
+    ("read", |n| transfer(n, IoOpcode::Read, LEN, false)),
+    ("read-digests", |n| transfer(n, IoOpcode::Read, LEN, true)),
+    ("write-digests", |n| transfer(n, IoOpcode::Write, LEN, true)),
+    ("write-in-capsule", |n| {
+        transfer(n, IoOpcode::Write, LEN, false)
+    }),
+    ("write-r2t", |n| transfer(n, IoOpcode::Write, 0, false)),
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -76,7 +80,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Commands of 4 KiB between a host and a target of RAM, `inline` bytes of data at most in a
 /// capsule. The host is the first thread of the process, the target the busiest of the others.
-fn transfer(count: u64, opcode: IoOpcode, inline: usize) -> Result<(), Box<dyn Error>> {
+fn transfer(
+    count: u64,
+    opcode: IoOpcode,
+    inline: usize,
+    digests: bool,
+) -> Result<(), Box<dyn Error>> {
     let nqn: Nqn = NQN.parse()?;
     let mut subsystem = Subsystem::new(nqn.clone());
     let disk = Spec::parse_ram("1M")?;
@@ -100,6 +109,8 @@ fn transfer(count: u64, opcode: IoOpcode, inline: usize) -> Result<(), Box<dyn E
     // What time brings is no part of a command.
     let options = Options {
         keep_alive: Duration::ZERO,
+        header_digest: digests,
+        data_digest: digests,
         ..Options::default()
     };
     let controller = Controller::connect(&url.parse()?, &options)?;
