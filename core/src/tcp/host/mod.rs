@@ -9,6 +9,7 @@ use super::fatal::Fatal;
 use super::rx::{Digests, End, Framed, Need};
 use super::session::{Arrived, Phase, Session};
 use super::tx::MAX_HEAD;
+use crate::bytes::copy_prefix;
 use crate::digest::Crc32c;
 use crate::host::Data;
 use crate::storage::{Fifo, Link, NIL, Storage};
@@ -293,24 +294,20 @@ impl<S: Storage> HostQueue<S> {
         buffers: &mut impl DataBuffers,
         now: Instant,
     ) -> Result<(usize, Option<Event>), Fatal> {
-        let mut used = 0;
-        while let Some(rest) = bytes.get(used..)
-            && !rest.is_empty()
-        {
+        let mut rest = bytes;
+        let mut event = None;
+        while event.is_none() && !rest.is_empty() {
             let (taken, arrived) = self.link.session.take(rest, buffers, now)?;
-            used = used.saturating_add(taken);
-            let event = match arrived {
+            rest = rest.get(taken..).unwrap_or(&[]);
+            event = match arrived {
                 Arrived::Header(framed) => self
                     .link
-                    .header(self.slots.as_mut(), framed)
+                    .header(self.slots.as_mut(), framed, &mut rest, buffers)
                     .map_err(|fatal| self.link.session.fail(fatal, now))?,
                 arrived => self.link.arrived(self.slots.as_mut(), arrived),
             };
-            if event.is_some() {
-                return Ok((used, event));
-            }
         }
-        Ok((used, None))
+        Ok((bytes.len().saturating_sub(rest.len()), event))
     }
 
     /// The bytes that [`Need::Payload`] asked for, or the first of them, are at
@@ -365,13 +362,19 @@ fn list_free(free: &mut Fifo, slots: &mut [Slot], from: usize) {
 }
 
 impl Connection {
-    /// A PDU's header is here: what it means, and where its data goes.
-    fn header(&mut self, slots: &mut [Slot], framed: Framed) -> Result<Option<Event>, Fatal> {
+    /// A PDU's header is here, and `rest` comes after it: what it means, and where its data goes.
+    fn header(
+        &mut self,
+        slots: &mut [Slot],
+        framed: Framed,
+        rest: &mut &[u8],
+        buffers: &mut impl DataBuffers,
+    ) -> Result<Option<Event>, Fatal> {
         match framed.pdu_type {
             PduType::IcResp => self.ic_resp(),
             PduType::CapsuleResp => self.response(slots),
             PduType::R2t => self.r2t(slots).map(|()| None),
-            _ => self.c2h_data(slots, framed).map(|()| None),
+            _ => self.c2h_data(slots, framed, rest, buffers),
         }
     }
 
@@ -426,10 +429,10 @@ impl Connection {
 
     /// Section 3.6.2, CapsuleResp.
     fn response(&mut self, slots: &mut [Slot]) -> Result<Option<Event>, Fatal> {
-        let response: CapsuleResp = self.session.rx.header_as().ok_or(Fatal::field(0))?;
+        let CapsuleResp { cqe, .. } = self.session.rx.header_ref().ok_or(Fatal::field(0))?;
         // The CID is at byte 12 of the entry, which is at byte 8.
-        let (id, slot) = Self::command(slots, response.cqe.cid.get()).ok_or(Fatal::field(20))?;
-        slot.end(response.cqe, true);
+        let (id, slot) = Self::command(slots, cqe.cid.get()).ok_or(Fatal::field(20))?;
+        slot.end(*cqe, true);
         Ok(self.settle(slots, id))
     }
 
@@ -443,7 +446,7 @@ impl Connection {
     /// Section 3.6.2, R2T: one R2T of a command at a time (MAXR2T is 0), in order
     /// and within its data.
     fn r2t(&mut self, slots: &mut [Slot]) -> Result<(), Fatal> {
-        let r2t: R2t = self.session.rx.header_as().ok_or(Fatal::field(0))?;
+        let r2t: &R2t = self.session.rx.header_ref().ok_or(Fatal::field(0))?;
         let (id, slot) = Self::command(slots, r2t.cccid.get()).ok_or(Fatal::field(8))?;
         let Data::FromHost(total) = slot.data else {
             return Err(Fatal::field(8));
@@ -470,8 +473,14 @@ impl Connection {
     }
 
     /// Section 3.6.2, C2HData.
-    fn c2h_data(&mut self, slots: &mut [Slot], framed: Framed) -> Result<(), Fatal> {
-        let header: DataPdu = self.session.rx.header_as().ok_or(Fatal::field(0))?;
+    fn c2h_data(
+        &mut self,
+        slots: &mut [Slot],
+        framed: Framed,
+        rest: &mut &[u8],
+        buffers: &mut impl DataBuffers,
+    ) -> Result<Option<Event>, Fatal> {
+        let header: &DataPdu = self.session.rx.header_ref().ok_or(Fatal::field(0))?;
         let last = header.common.has(flags::LAST_PDU);
         let success = header.common.has(flags::SUCCESS);
         if success && !last {
@@ -494,12 +503,17 @@ impl Connection {
             .ok_or(Fatal::OUT_OF_RANGE)?;
         slot.last = last;
         self.arriving = Some(Arriving::Data { slot: id, success });
-        self.session.rx.data_to(Some(Place {
+        let place = Place {
             slot: id,
             offset,
             len,
-        }));
-        Ok(())
+        };
+        if let Some(whole) = self.session.rx.take_data(rest) {
+            fill(buffers, place, whole.data);
+            return Ok(self.data_end(slots, whole.intact));
+        }
+        self.session.rx.data_to(Some(place));
+        Ok(None)
     }
 
     fn data_end(&mut self, slots: &mut [Slot], intact: bool) -> Option<Event> {
@@ -612,6 +626,24 @@ impl Connection {
             len,
         };
         (self.session.dress.head(head, &header, len), Some(place))
+    }
+}
+
+/// Copies `data` to its place, which may be in pieces.
+fn fill(buffers: &mut impl DataBuffers, mut place: Place, mut data: &[u8]) {
+    while !data.is_empty() {
+        let piece = buffers.place(place);
+        copy_prefix(piece, data);
+        let (Some(after), Ok(len)) = (data.get(piece.len()..), u32::try_from(piece.len())) else {
+            return;
+        };
+        // A place that is nowhere is no piece.
+        if len == 0 {
+            return;
+        }
+        data = after;
+        place.offset = place.offset.saturating_add(len);
+        place.len = place.len.saturating_sub(len);
     }
 }
 
