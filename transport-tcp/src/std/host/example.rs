@@ -85,7 +85,10 @@ pub fn serve() -> (Running, String) {
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     loop {
-        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        match future
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        {
             Poll::Ready(output) => return output,
             Poll::Pending => std::thread::yield_now(),
         }
