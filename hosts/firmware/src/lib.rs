@@ -10,6 +10,7 @@
 //! | [`ram`] | a namespace in memory |
 //! | [`sd`] | SD cards over SPI |
 //! | `virtio` | virtio disks and network cards (feature `virtio`) |
+//! | [`nor`] | NOR flash over SPI |
 //!
 //! ```text
 //! let mut server = Server::new(&settings, arena, tables, devices, &mut nic, now());
@@ -25,6 +26,7 @@
 extern crate std;
 
 pub mod address;
+pub mod nor;
 pub mod ram;
 pub mod sd;
 pub mod server;
