@@ -56,13 +56,13 @@ pub(super) fn parameters(dwords: &[u32; MOST]) -> Result<Parameters, Fault> {
     let bytes = bits / 8;
     let erase = erase_of_4_kib(dwords).ok_or(Fault::Unsupported("no erase of 4 KiB"))?;
     let addresses = match dword(1) >> 17 & 3 {
-        0 => Addresses::Three,
-        1 if bytes <= 1 << 24 => Addresses::Three,
-        1 => four(dword(16))?,
+        0 | 1 if bytes <= 1 << 24 => Addresses::Three,
+        // Some large chips say that they have three bytes only, which cannot be.
+        0 | 1 => four(dword(16))?,
         2 => Addresses::Four,
         _ => return Err(Fault::Unsupported("its addresses")),
     };
-    if bytes > 1 << 32 || bytes > 1 << 24 && addresses == Addresses::Three {
+    if bytes > 1 << 32 {
         return Err(Fault::Unsupported("its size"));
     }
     // Dword 11 came with revision A; before, a page is 256 bytes.
@@ -212,11 +212,11 @@ mod tests {
             let found = parameters(&dwords).ok().map(|found| found.addresses);
             assert_eq!(found, addresses, "bit {bits}");
         }
+        // IS25WP256 claims to have three bytes of address only.
         dwords[0] &= !(3 << 17);
-        assert_eq!(
-            parameters(&dwords).unwrap_err(),
-            Fault::Unsupported("its size")
-        );
+        dwords[15] = 1 << 29;
+        let found = parameters(&dwords).unwrap();
+        assert_eq!(found.addresses, Addresses::FourByOpcode);
         for density in [0x8000_0040, 0xFFFF_FFFF, 0x8000_0024] {
             dwords[1] = density;
             assert!(parameters(&dwords).is_err(), "{density:x}");
