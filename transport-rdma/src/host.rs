@@ -254,6 +254,8 @@ impl<M: Cm, S: Storage> Queue<M, S> {
     ) -> Option<Event<Memory<M>>> {
         match event {
             CmEvent::Request { .. } => None,
+            // Too late: the caller gave it up.
+            CmEvent::Established { .. } if self.over => None,
             CmEvent::Established { terms, .. } => {
                 let accepted = match cm::accepted(terms.private_data.bytes()) {
                     Ok(accepted) => accepted,
