@@ -58,11 +58,12 @@ impl Spread {
 }
 
 impl Measured {
-    /// Of the IOPS of a bare socket: the harsher of both.
+    /// Of the IOPS of a bare socket: the harsher of both, in hundredths, as goals are.
     pub(crate) fn share(&self) -> Option<f64> {
         let references = [&self.hot, &self.same].into_iter().flatten();
         let shares = references.map(|reference| reference.ratio.median);
-        shares.min_by(f64::total_cmp)
+        let share = shares.min_by(f64::total_cmp)?;
+        Some((share * 100.0).round() / 100.0)
     }
 
     /// From an entry of `jobs`.
