@@ -4,6 +4,8 @@
 
 core::arch::global_asm!(include_str!("start.s"));
 
+use smoltcp::wire::{Ipv4Address, Ipv4Cidr};
+
 pub mod clock;
 pub mod crc32c;
 pub mod devices;
@@ -13,3 +15,12 @@ pub mod memory;
 mod mmio;
 pub mod uart;
 pub mod words;
+
+/// The board's address in the network that QEMU makes for it, if it does not ask for one.
+pub const ADDRESS: Ipv4Cidr = Ipv4Cidr::new(Ipv4Address::new(10, 0, 2, 15), 24);
+/// The way to all others; the machine that QEMU runs on has this address too.
+pub const GATEWAY: Ipv4Address = Ipv4Address::new(10, 0, 2, 2);
+/// The hardware address if the network card has none.
+pub const MAC: [u8; 6] = [0x02, 0x6E, 0x76, 0x6D, 0x66, 0x02];
+/// Bytes of each socket's ring, each way.
+pub const RING: usize = 256 << 10;

@@ -6,7 +6,7 @@ use board::clock::Clock;
 use board::devices::{DISK_SLOTS, Devices, Disk, NIC_QUEUE, Nic};
 use board::memory::{Stack, Taken};
 use board::words::words;
-use board::{crc32c, say};
+use board::{ADDRESS, GATEWAY, MAC, RING, crc32c, say};
 use nvmf_core::block::BlockDevice;
 use nvmf_core::wire::ids::Nqn;
 use nvmf_firmware::address::Addressing;
@@ -15,15 +15,12 @@ use nvmf_firmware::server::{Arena, Server, Settings, Tables};
 use nvmf_firmware::virtio::disk::{Scratch, Slot};
 use nvmf_firmware::virtio::nic::Frame;
 use nvmf_tcp::smoltcp::target::{Device, Event};
-use smoltcp::wire::{Ipv4Address, Ipv4Cidr};
 
 /// Queues at a time: two associations with an Admin Queue and four I/O queues each,
 /// and two to spare.
 const CONNECTIONS: usize = 12;
 /// Commands of a queue.
 const DEPTH: usize = 64;
-/// Bytes of each socket's ring, each way.
-const RING: usize = 256 << 10;
 /// Buffers for data under way, and their bytes.
 const LARGE: usize = 48;
 const LARGE_BYTES: usize = 128 << 10;
@@ -34,12 +31,6 @@ const RAM: usize = 16 << 20;
 
 const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:6e766d66-6470-7500-8000-0000000000d9";
 const UUID: [u8; 16] = *b"nvmfdpu\0\x80\0\0\0\0\0\0\xd9";
-
-/// The board's address in the network that QEMU makes for it, if it does not ask for one.
-const STATIC: Addressing = Addressing::Static {
-    address: Ipv4Cidr::new(Ipv4Address::new(10, 0, 2, 15), 24),
-    gateway: Some(Ipv4Address::new(10, 0, 2, 2)),
-};
 
 static ARENA: Taken<Arena<CONNECTIONS, DEPTH, RING, LARGE, SMALL, LARGE_BYTES, SMALL_BYTES>> =
     Taken::new(Arena::new());
@@ -82,11 +73,14 @@ extern "C" fn main() -> ! {
         serial: "virt",
         model: "nvmf AArch64",
         uuid: UUID,
-        mac: nic.mac().unwrap_or([0x02, 0x6E, 0x76, 0x6D, 0x66, 0x02]),
+        mac: nic.mac().unwrap_or(MAC),
         address: if words().any(|word| word == "dhcp") {
             Addressing::Dhcp
         } else {
-            STATIC
+            Addressing::Static {
+                address: ADDRESS,
+                gateway: Some(GATEWAY),
+            }
         },
         port: 4420,
         seed: clock.ticks(),
