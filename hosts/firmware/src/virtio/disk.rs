@@ -14,7 +14,7 @@ use virtio_drivers::{Error, Hal};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{Immutable, IntoBytes};
 
-use super::{Transport, negotiate};
+use super::{Transport, kick, negotiate};
 
 /// The device's only queue that is used.
 const QUEUE_INDEX: u16 = 0;
@@ -278,9 +278,7 @@ impl<H: Hal, T: Transport, const QUEUE: usize> Disk<H, T, QUEUE> {
         self.owners[usize::from(head)] = at as u16;
         let job = self.slots[at].job.as_mut();
         job.expect("the slot has a request").head = head;
-        if self.queue.should_notify() {
-            self.transport.notify(QUEUE_INDEX);
-        }
+        kick(&mut self.transport, &self.queue, QUEUE_INDEX);
     }
 
     /// Calls `then` with the queue, and with what the device reads and writes of a

@@ -12,10 +12,28 @@ mod tests;
 pub use virtio_drivers::transport::Transport;
 pub use virtio_drivers::{Error, Hal};
 
+use core::sync::atomic::{Ordering, fence};
+
+use virtio_drivers::queue::VirtQueue;
 use virtio_drivers::transport::DeviceStatus;
 
 /// The device is one of virtio 1.0 or later.
 const VERSION_1: u64 = 1 << 32;
+
+/// Tells the device that a queue has news, if it wants to be told.
+///
+/// Whether it does is to be looked at after the news can be seen (virtio 1.2, section
+/// 2.7.13.4.1): else both sides may wait for each other. The queue has no barrier there.
+fn kick<H: Hal, const QUEUE: usize>(
+    transport: &mut impl Transport,
+    queue: &VirtQueue<H, QUEUE>,
+    index: u16,
+) {
+    fence(Ordering::SeqCst);
+    if queue.should_notify() {
+        transport.notify(index);
+    }
+}
 
 /// Resets the device, and agrees on features; [`Transport::finish_init`] is the
 /// next step, once the queues are there. The features that both have.

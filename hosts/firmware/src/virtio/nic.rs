@@ -8,7 +8,7 @@ use smoltcp::time::Instant;
 use virtio_drivers::queue::VirtQueue;
 use virtio_drivers::{Error, Hal};
 
-use super::{Transport, VERSION_1, negotiate};
+use super::{Transport, VERSION_1, kick, negotiate};
 
 const RECEIVE: u16 = 0;
 const TRANSMIT: u16 = 1;
@@ -119,11 +119,11 @@ impl<H: Hal, T: Transport, const QUEUE: usize> Nic<H, T, QUEUE> {
     /// Tells the device about frames to send, and room for those to come: to be
     /// called after each poll of the interface.
     pub fn kick(&mut self) {
-        if core::mem::take(&mut self.sender.news) && self.sender.queue.should_notify() {
-            self.transport.notify(TRANSMIT);
+        if core::mem::take(&mut self.sender.news) {
+            kick(&mut self.transport, &self.sender.queue, TRANSMIT);
         }
-        if core::mem::take(&mut self.receiver.news) && self.receiver.queue.should_notify() {
-            self.transport.notify(RECEIVE);
+        if core::mem::take(&mut self.receiver.news) {
+            kick(&mut self.transport, &self.receiver.queue, RECEIVE);
         }
     }
 }
