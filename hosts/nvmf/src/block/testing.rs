@@ -9,7 +9,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 
 /// Far more than any operation of a test takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(super) struct Worker {
     pub(super) waker: Waker,

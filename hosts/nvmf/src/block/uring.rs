@@ -29,7 +29,7 @@ mod ring;
 pub(super) const UNDER_WAY: usize = 1024;
 
 /// How long a handle that is dropped waits for what it has under way.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The rings of all workers. Clones are the same.
 #[derive(Clone, Default)]
