@@ -4,6 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::fs;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nvmf_core::host::command;
@@ -58,14 +59,22 @@ fn sleeps(thread: &str) -> u64 {
     count.unwrap().trim().parse().unwrap()
 }
 
-/// The folder of the thread that keeps the controller alive.
+/// The folder of the thread that keeps the controller alive, once it has begun to sleep.
 fn keeper() -> String {
-    let all = fs::read_dir("/proc/self/task").unwrap();
-    let mut folders = all.map(|entry| entry.unwrap().path().display().to_string());
     let is_it = |folder: &String| {
-        fs::read_to_string(format!("{folder}/comm")).is_ok_and(|name| name.trim() == "nvmf-keeper")
+        let name = fs::read_to_string(format!("{folder}/comm")).unwrap_or_default();
+        let status = fs::read_to_string(format!("{folder}/status")).unwrap_or_default();
+        name.trim() == "nvmf-keeper" && status.contains("State:\tS")
     };
-    folders.find(is_it).expect("there is a keeper")
+    for _ in 0..6000 {
+        let all = fs::read_dir("/proc/self/task").unwrap();
+        let mut folders = all.map(|entry| entry.unwrap().path().display().to_string());
+        if let Some(folder) = folders.find(is_it) {
+            return folder;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("there is no keeper that sleeps");
 }
 
 /// Reads and writes, in the capsule and by R2T.
@@ -102,6 +111,9 @@ fn exchange(
     }
     queue.flush();
     while queue.outstanding() > 0 {
+        // The queue and its caller exchange their lists, which grow with what completes at once:
+        // that is up to the target.
+        completions.reserve(flying.len());
         queue.poll(completions).unwrap();
         assert!(Instant::now() < patience, "the target does not answer");
         for completion in completions.drain(..) {
