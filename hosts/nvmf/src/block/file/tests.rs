@@ -3,7 +3,6 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
 use std::thread;
 
 use nvmf_core::wire::ids::Nsid;
@@ -15,6 +14,11 @@ use super::super::spec::{Direct, Io, Spec};
 use super::super::testing::{Worker, assert_same, buffer, extent, pattern};
 use super::super::{identity, open, uring};
 use super::*;
+
+use self::mounts::{Loop, Mounted};
+
+mod mounts;
+mod opening;
 
 const MIB: usize = 1 << 20;
 const SIZE: usize = 8 * MIB;
@@ -331,96 +335,6 @@ fn nothing_beyond_the_end_is_read_or_written(io: Io) {
 }
 
 #[test]
-fn a_file_is_created_as_asked_and_then_found() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("disk");
-    let sized = |size| Opening {
-        size: Some(size),
-        ..opening(&path)
-    };
-    drop(serve(sized(1 << 40), Io::Threads));
-    let found = fs::metadata(&path).unwrap();
-    assert_eq!(found.len(), 1 << 40);
-    assert!(found.blocks() * 512 <= MIB as u64, "it is sparse");
-    assert_eq!(found.permissions().mode() & 0o777, 0o600);
-    drop(serve(sized(1 << 40), Io::Threads));
-    drop(serve(opening(&path), Io::Threads));
-    fs::write(&path, "").unwrap();
-    assert_eq!(
-        serve(sized(1 << 20), Io::Threads).geometry().bytes(),
-        1 << 20
-    );
-}
-
-#[test]
-fn what_cannot_be_served_says_what_to_do() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("disk");
-    let plain = opening(&path);
-    let sized = Opening {
-        size: Some(1 << 20),
-        ..plain
-    };
-    let reading = Opening {
-        read_only: true,
-        ..plain
-    };
-    let large_blocks = Opening {
-        block_shift: Some(12),
-        ..plain
-    };
-    let refuse = |opening: Opening<'_>, hint: &str| {
-        let error = opening.open().expect_err(hint).to_string();
-        assert!(error.contains(hint), "{error}");
-        assert!(
-            error.starts_with(&opening.path.display().to_string()),
-            "{error}"
-        );
-    };
-    refuse(plain, "no such file; say size= to create it");
-    refuse(
-        Opening {
-            size: Some(1 << 20),
-            ..reading
-        },
-        "ro does not create",
-    );
-    assert!(!path.exists());
-    fs::write(&path, "").unwrap();
-    refuse(plain, "empty; say size=");
-    refuse(reading, "empty; say size=");
-    fs::write(&path, vec![0; 4096 + 512]).unwrap();
-    refuse(sized, "has 4608 B, not 1 MiB; leave size= out");
-    refuse(
-        large_blocks,
-        "4608 bytes are not a multiple of the block size 4096; bs=512 would do",
-    );
-    fs::write(&path, vec![0; 1000]).unwrap();
-    refuse(plain, "1000 bytes are not a multiple of the block size 512");
-    refuse(
-        opening(directory.path()),
-        "neither a regular file nor a block device",
-    );
-    refuse(opening(Path::new("/dev/null")), "neither");
-    let nowhere = directory.path().join("no/disk");
-    refuse(
-        Opening {
-            path: &nowhere,
-            ..sized
-        },
-        "creating it",
-    );
-    // More than most file systems can address.
-    let huge = directory.path().join("huge");
-    let created = Opening {
-        size: Some(i64::MAX as u64 & !511),
-        ..opening(&huge)
-    }
-    .open();
-    assert_eq!(created.is_ok(), huge.exists(), "a failure leaves nothing");
-}
-
-#[test]
 fn identifiers_last_as_long_as_the_path() {
     const NQN: &str = "nqn.2014-08.org.example:test";
     let (directory, path) = sparse();
@@ -539,9 +453,7 @@ fn many_operations_of_many_handles_end_once_each_with_the_right_data(io: Io) {
 fn a_write_is_taken_at_once_or_not_at_all(io: Io) {
     let (_directory, path) = sparse();
     let mounted = Mounted::tmpfs("16m");
-    let in_memory = mounted
-        .as_ref()
-        .map(|mounted| mounted.0.path().join("disk"));
+    let in_memory = mounted.as_ref().map(|mounted| mounted.path().join("disk"));
     let cases = [
         (Some(path.clone()), Direct::Off),
         (Some(path), Direct::Auto),
@@ -654,61 +566,11 @@ fn a_full_handle_on_a_ring_is_busy_until_a_completion_and_others_are_not() {
     assert!(matches!(device.submit(request(0)), Submit::Pending));
 }
 
-/// Runs a command that root may run; `None` when it fails.
-fn as_root(command: &str, arguments: &[&str]) -> Option<String> {
-    let output = Command::new(command).args(arguments).output().ok()?;
-    if !output.status.success() {
-        let error = String::from_utf8_lossy(&output.stderr);
-        eprintln!("skipped: {command} {arguments:?}: {}", error.trim());
-        return None;
-    }
-    Some(String::from_utf8(output.stdout).unwrap().trim().to_owned())
-}
-
-struct Mounted(TempDir);
-
-impl Mounted {
-    fn tmpfs(size: &str) -> Option<Self> {
-        let directory = tempfile::tempdir().unwrap();
-        let at = directory.path().to_str().unwrap();
-        let options = format!("size={size},mode=700");
-        as_root("mount", &["-t", "tmpfs", "-o", &options, "tmpfs", at])?;
-        Some(Self(directory))
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        as_root("umount", &["-l", self.0.path().to_str().unwrap()]);
-    }
-}
-
-/// A block device whose contents are a file's.
-struct Loop(String);
-
-impl Loop {
-    fn over(backing: &Path, block: u32) -> Option<Self> {
-        let backing = backing.to_str().unwrap();
-        let block = block.to_string();
-        as_root("losetup", &["--find", "--show", "-b", &block, backing]).map(Self)
-    }
-
-    fn path(&self) -> &Path {
-        Path::new(&self.0)
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        as_root("losetup", &["--detach", &self.0]);
-    }
-}
-
 fn a_full_file_system_is_reported_as_such_and_deallocation_helps(io: Io) {
     let Some(mounted) = Mounted::tmpfs("1m") else {
         return;
     };
-    let path = mounted.0.path().join("disk");
+    let path = mounted.path().join("disk");
     let namespace = serve(
         Opening {
             size: Some(SIZE as u64),
@@ -833,7 +695,7 @@ fn a_device_that_runs_full_loses_no_more_than_that(io: Io) {
     let Some(mounted) = Mounted::tmpfs("1m") else {
         return;
     };
-    let backing = mounted.0.path().join("backing");
+    let backing = mounted.path().join("backing");
     fs::File::create(&backing)
         .unwrap()
         .set_len(SIZE as u64)
