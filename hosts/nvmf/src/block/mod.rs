@@ -79,7 +79,7 @@ pub fn open(
                 read_only,
                 direct,
             };
-            let opened = opening.open()?;
+            let opened = opening.open_patiently()?;
             let identity = match spec.uuid {
                 Some(uuid) => identity::from_uuid(uuid),
                 None => identity::of_path(nqn, &opened.stable_path),

@@ -3,6 +3,8 @@ use std::fs::{self, File, FileType, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nvmf_core::block::Geometry;
 use nvmf_tcp::std::buffer::{ALIGNMENT, Buffer};
@@ -135,7 +137,24 @@ pub(super) struct Opened {
     pub(super) stable_path: PathBuf,
 }
 
+/// How long what is served already is waited for.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 impl Opening<'_> {
+    /// Opens it. The kernel takes the ring of a process that ended apart in the background, and
+    /// until then the ring holds its files: whoever starts a target again at once would find them locked.
+    pub(super) fn open_patiently(self) -> Result<Opened, OpenError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.open() {
+                Err(OpenError::Served(_) | OpenError::InUse(_)) if Instant::now() < deadline => {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                opened => return opened,
+            }
+        }
+    }
+
     pub(super) fn open(self) -> Result<Opened, OpenError> {
         let (file, kind) = self.find()?;
         self.lock(&file)?;
