@@ -23,6 +23,7 @@ use crate::{Place, SlotId};
 
 /// Why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum CloseReason {
     /// The host broke the transport; it was told so.
     Fatal(Fatal),

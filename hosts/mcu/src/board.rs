@@ -56,14 +56,20 @@ pub(crate) fn start_clocks() {
         }
     }
     system.write(system::RCC, XTAL_8_MHZ | DIVIDE_BY_4 | USE_DIVIDER);
-    const UART0: u32 = 1 << 0;
+    const UARTS: u32 = 0b11;
     const SSI0: u32 = 1 << 4;
     const GPIO_A_TO_F: u32 = 0x3F;
     const ETHERNET: u32 = 1 << 28 | 1 << 30;
-    system.set(system::RCGC1, UART0 | SSI0);
+    system.set(system::RCGC1, UARTS | SSI0);
     system.set(system::RCGC2, GPIO_A_TO_F | ETHERNET);
     // A gate takes three cycles to open.
     cortex_m::asm::delay(8);
+}
+
+/// Milliseconds since the start, modulo 2^32.
+#[cfg(feature = "defmt")]
+pub(crate) fn millis() -> u32 {
+    MILLIS.load(Ordering::Relaxed)
 }
 
 /// The hardware address in the user registers; `None` if none was programmed.
@@ -186,17 +192,26 @@ mod uart {
     pub(super) const CTL: usize = 0x30;
 }
 
-/// The first UART, 115200 8N1.
-pub(crate) struct Uart;
+/// A UART, 115200 8N1.
+pub(crate) struct Uart(Registers);
 
 impl Uart {
-    pub(crate) fn start() -> Self {
+    /// The first one, of which the pins are A0 and A1.
+    pub(crate) fn first() -> Self {
+        Self::start(Registers::UART0, Registers::GPIO_A, 0b11)
+    }
+
+    /// The second one, of which the pins are D2 and D3.
+    #[cfg(feature = "defmt")]
+    pub(crate) fn second() -> Self {
+        Self::start(Registers::UART1, Registers::GPIO_D, 0b1100)
+    }
+
+    fn start(uart: Registers, port: Registers, pins: u32) -> Self {
         const GPIO_AFSEL: usize = 0x420;
         const GPIO_DEN: usize = 0x51C;
-        const PINS: u32 = 0b11;
-        Registers::GPIO_A.set(GPIO_AFSEL, PINS);
-        Registers::GPIO_A.set(GPIO_DEN, PINS);
-        let uart = Registers::UART0;
+        port.set(GPIO_AFSEL, pins);
+        port.set(GPIO_DEN, pins);
         uart.write(uart::CTL, 0);
         // In 64ths: the clock over 16 times the rate.
         const DIVISOR: u32 = (CLOCK * 4 + 115_200 / 2) / 115_200;
@@ -206,17 +221,22 @@ impl Uart {
         uart.write(uart::LCRH, EIGHT_BITS_FIFO);
         const TRANSMIT_ENABLE: u32 = 1 << 8 | 1;
         uart.write(uart::CTL, TRANSMIT_ENABLE);
-        Self
+        Self(uart)
+    }
+
+    /// Waits while the FIFO is full.
+    pub(crate) fn send(&self, bytes: &[u8]) {
+        const FULL: u32 = 1 << 5;
+        for byte in bytes {
+            while self.0.read(uart::FR) & FULL != 0 {}
+            self.0.write(uart::DR, (*byte).into());
+        }
     }
 }
 
 impl fmt::Write for Uart {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        const FULL: u32 = 1 << 5;
-        for byte in text.bytes() {
-            while Registers::UART0.read(uart::FR) & FULL != 0 {}
-            Registers::UART0.write(uart::DR, byte.into());
-        }
+        self.send(text.as_bytes());
         Ok(())
     }
 }

@@ -4,6 +4,7 @@
 
 mod board;
 mod ethernet;
+mod log;
 mod registers;
 mod ssi;
 
@@ -19,10 +20,11 @@ use nvmf_core::wire::ids::Nqn;
 use nvmf_firmware::address::Addressing;
 use nvmf_firmware::sd::Card;
 use nvmf_firmware::server::{Arena, Server, Settings, Tables};
-use nvmf_tcp::smoltcp::target::{Device, Event};
+use nvmf_tcp::smoltcp::target::Device;
+#[cfg(not(feature = "dhcp"))]
 use smoltcp::wire::{Ipv4Address, Ipv4Cidr};
 
-use self::board::{Clock, Delay, Stack, Uart};
+use self::board::{Clock, Delay, Uart};
 use self::ethernet::Ethernet;
 use self::ssi::{CardSelect, Ssi};
 
@@ -36,7 +38,17 @@ const RING: usize = 1536;
 const LARGE: usize = 1;
 const SMALL: usize = 3;
 
-const ADDRESS: Ipv4Cidr = Ipv4Cidr::new(Ipv4Address::new(10, 0, 2, 15), 24);
+/// DHCP takes one more.
+const SOCKETS: usize = CONNECTIONS + cfg!(feature = "dhcp") as usize;
+
+#[cfg(feature = "dhcp")]
+const ADDRESS: Addressing = Addressing::Dhcp;
+#[cfg(not(feature = "dhcp"))]
+const ADDRESS: Addressing = Addressing::Static {
+    address: Ipv4Cidr::new(Ipv4Address::new(10, 0, 2, 15), 24),
+    gateway: Some(Ipv4Address::new(10, 0, 2, 2)),
+};
+
 const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:6e766d66-6d63-7500-8000-0000000000c3";
 const UUID: [u8; 16] = *b"nvmfmcu\0\x80\0\0\0\0\0\0\xc3";
 
@@ -62,12 +74,12 @@ unsafe fn DefaultHandler(interrupt: i16) {
 #[entry]
 fn main() -> ! {
     static mut ARENA: Arena<CONNECTIONS, DEPTH, RING, LARGE, SMALL> = Arena::new();
-    static mut TABLES: Tables<CONNECTIONS, { LARGE + SMALL }, 1> = Tables::new();
+    static mut TABLES: Tables<CONNECTIONS, { LARGE + SMALL }, 1, SOCKETS> = Tables::new();
     static mut NIC: Ethernet = Ethernet::new();
 
     let core = cortex_m::Peripherals::take().expect("taken once");
     board::start_clocks();
-    let mut log = Uart::start();
+    let mut uart = Uart::first();
     let mut clock = Clock::start(core.SYST);
     let mac = board::mac().unwrap_or([0x02, 0x6E, 0x76, 0x6D, 0x66, 0x01]);
     NIC.start(mac);
@@ -77,7 +89,7 @@ fn main() -> ! {
         match Card::start(Ssi::start(), CardSelect::start(), &mut Delay) {
             Ok(card) => break card,
             Err(fault) => {
-                let _ = writeln!(log, "waiting for an SD card: {fault:?}");
+                let _ = writeln!(uart, "waiting for an SD card: {fault:?}");
                 Delay.delay_ms(1000);
             }
         }
@@ -91,10 +103,7 @@ fn main() -> ! {
         model: "nvmf Cortex-M3",
         uuid: UUID,
         mac,
-        address: Addressing::Static {
-            address: ADDRESS,
-            gateway: Some(Ipv4Address::new(10, 0, 2, 2)),
-        },
+        address: ADDRESS,
         port: 4420,
         seed: 0x6E76_6D66,
         crc32c: portable,
@@ -103,32 +112,25 @@ fn main() -> ! {
         Server::new(&settings, ARENA, TABLES, devices, NIC, clock.now());
     // SAFETY: the handler is there, and may come at any time.
     unsafe { NVIC::unmask(EthernetInterrupt) };
-    let _ = writeln!(log, "serving {ADDRESS} port {}", settings.port);
+    let mut address = None;
     loop {
-        let deadline = server.step(NIC, clock.now(), |event| say(&mut log, &event));
+        let deadline = server.step(NIC, clock.now(), |event| log::say(&mut uart, &event));
+        let status = server.status();
+        if status.address != address {
+            address = status.address;
+            let _ = match address {
+                Some(address) => writeln!(uart, "serving {address} port {}", settings.port),
+                None => writeln!(uart, "waiting for an address"),
+            };
+        }
         clock.sleep(deadline, Ethernet::arm);
     }
-}
-
-fn say(log: &mut Uart, event: &Event) {
-    let _ = match event {
-        Event::Connected(at, identity) => writeln!(
-            log,
-            "{at}: queue {} of controller {}",
-            identity.qid.0, identity.cntlid.0
-        ),
-        Event::Refused(at, reason) => writeln!(log, "{at}: refused: {reason}"),
-        Event::Closed(at, reason) => {
-            let Stack { peak, size } = Stack::measure();
-            writeln!(log, "{at}: closed: {reason:?}; stack {peak} of {size}")
-        }
-    };
 }
 
 #[panic_handler]
 fn panic(info: &PanicInfo) -> ! {
     cortex_m::interrupt::disable();
-    let _ = writeln!(Uart::start(), "{info}");
+    let _ = writeln!(Uart::first(), "{info}");
     loop {
         cortex_m::asm::wfi();
     }

@@ -10,6 +10,8 @@ impl Registers {
     pub(crate) const GPIO_D: Self = Self(0x4000_7000);
     pub(crate) const SSI0: Self = Self(0x4000_8000);
     pub(crate) const UART0: Self = Self(0x4000_C000);
+    #[cfg(feature = "defmt")]
+    pub(crate) const UART1: Self = Self(0x4000_D000);
     pub(crate) const ETHERNET: Self = Self(0x4004_8000);
 
     /// Bytes that a peripheral's registers take.

@@ -70,6 +70,7 @@ pub enum Event<'e> {
 
 /// Why a connection is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Closed {
     /// The host closed it.
     Host,

@@ -29,6 +29,7 @@ use crate::{DataBuffers, InCapsule, Place, SlotId, Ticket, Transport};
 
 /// Why a queue pair is to be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Close {
     /// No Connect came in time, or the host's was refused and it stayed.
     NotConnected,
