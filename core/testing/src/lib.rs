@@ -8,7 +8,7 @@
 //! | [`target`] | catalog, devices and buffers in memory |
 //! | [`rig`] | connections of that target, in virtual time |
 //! | [`ends`] | hosts' queues against a target, over whatever transport: what scenarios are written against |
-//! | [`scenarios`] | scenarios of both ends, whatever the transport |
+//! | [`mod@scenarios`] | scenarios of both ends, whatever the transport |
 //! | [`pair`] | that over TCP: pieces, delays, cuts, a tap |
 //! | [`over_rdma`] | that over RDMA: a fabric in memory |
 //! | [`association`] | a controller's machine at the host's end of an admin queue |

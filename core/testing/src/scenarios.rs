@@ -1,4 +1,4 @@
-//! Scenarios, over whatever transport, from one source. [`scenarios!`](crate::scenarios)
+//! Scenarios, over whatever transport, from one source. [`scenarios!`](macro@crate::scenarios)
 //! makes tests of them.
 use std::time::Duration;
 

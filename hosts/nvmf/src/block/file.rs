@@ -1,7 +1,7 @@
 //! Files and block devices.
 //!
 //! `open.rs` says how a file comes to be served, `task.rs` what system calls an operation takes.
-//! They are made by an io_uring of the worker's, or by the [`pool`](super::pool)'s threads.
+//! They are made by an io_uring of the worker's, or by the `pool`'s threads.
 //!
 //! | operation | system call |
 //! |---|---|
