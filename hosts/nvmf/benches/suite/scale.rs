@@ -9,10 +9,10 @@ use nvmf_tcp::std::catalog::Subsystem;
 use nvmf_tcp::std::target::{Config, Running, Target as Library};
 
 use crate::Suite;
-use crate::measured::{Measured, Spread, against_first};
+use crate::measured::{Measured, Reference, Spread, against_first};
 use crate::page::{Table, iops, ratio, us};
 use crate::plot::{Plot, Series};
-use crate::process::{Target, bench, bench_on};
+use crate::process::{bench, bench_on};
 
 /// Connections, controllers, commands under way on each, SPDK's thousands of IOPS.
 type Load = (u32, u32, u32, Option<f64>);
@@ -48,50 +48,47 @@ const KEPT: f64 = 0.9;
 /// Turns; each is longer than others are, so that all connections are served often.
 const ROUNDS: u32 = 3;
 
-/// A table of loads, and the bare socket that gives the measure of the machine: its queue
-/// depth, and its thousands of IOPS where SPDK was measured.
-struct Measure {
-    iodepth: u32,
+/// A table of loads, and IOPS of one bare socket at their queue depth where SPDK was measured,
+/// in thousands.
+struct Measure<'a> {
+    title: &'static str,
+    loads: &'a [Load],
     there: f64,
 }
 
 /// All of it.
 pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
-    let words = "--ram 64M --workers 1 --poll-us 1000 --queue-depth 129";
-    let target = Target::start(&suite.cores, &suite.cores.target, words)?;
-    // Memory that was never written is not there to be read.
-    let fill = format!(
-        "{} --rw write --bs 128k --iodepth 8 --io-size 64M",
-        target.url
-    );
-    bench_on(&suite.cores, &fill, Duration::from_secs(10))?;
-    let mut text = format!(
-        "`nvmf target {words}` on one core, and on another\n\
-         `nvmf bench URL --bs 4k --hipri --connections N --controllers C --iodepth QD`: random reads by one thread that drives all\n\
-         connections. *Spread* is of the connections: IOPS of the one served least and the one served most. The goals: 1.5 times\n\
-         SPDK, where both are seen as shares of a bare socket of one connection; 0.90 of the best with fewer connections; a spread\n\
-         within 2; no command over 1 s.\n\n"
+    let mut text = String::from(
+        "`nvmf bench --reference=both --bs 4k --hipri --connections N --controllers C --iodepth QD` on two cores: random reads of\n\
+         64 MiB of RAM by one thread that drives all connections, served by one worker. *Bare* are as many bare sockets, driven\n\
+         and served likewise, whose payloads stay in the cache (hot); what the system takes for more connections, it takes from\n\
+         them as well. *Spread* is of our connections: IOPS of the one served least and the one served most. The goals: 0.90 of\n\
+         the best with fewer connections; 1.5 times SPDK, where both are seen as shares of one bare socket, that of the first\n\
+         row here; a spread within 2; no command over 1 s.\n\n",
     );
     let mut series = Vec::new();
-    for (title, loads, iodepth, there) in [
-        ("One command a connection", &SHALLOW, 1, 118.0),
-        ("More of them", &DEEP, 32, 1240.0),
+    for (name, bare, title, loads, there) in [
+        (
+            "one command each",
+            "bare, one command each",
+            "One command a connection",
+            &SHALLOW,
+            118.0,
+        ),
+        ("more", "bare, more", "More of them", &DEEP, 1725.0),
     ] {
-        let loads = suite.some(loads.as_slice());
-        let measure = Measure { iodepth, there };
-        let (measured, bare) = in_turns(suite, &target, loads, &measure)?;
-        write!(
-            text,
-            "### {title}\n\n\
-             A bare socket at QD {iodepth}: {} IOPS here, {} there.\n\n{}\n",
-            iops(bare),
-            iops(there * 1000.0),
-            table(loads, &measured, bare, &measure)
-        )?;
-        let totals = measured
-            .iter()
-            .map(|rounds| Spread::of(rounds.iter().map(|round| round.iops)).median);
-        series.push(Series::new(title, totals));
+        let measure = Measure {
+            title,
+            loads: suite.some(loads.as_slice()),
+            there,
+        };
+        let rounds = in_turns(suite, measure.loads)?;
+        write!(text, "{}", measure.section(&rounds)?)?;
+        series.push(Series::new(name, rounds.iter().map(|load| total(load))));
+        series.push(Series::new(
+            bare,
+            rounds.iter().map(|load| bare_total(load)),
+        ));
     }
     let labels = suite.some(&SHALLOW).iter().map(|load| load.0.to_string());
     text += &Plot {
@@ -103,105 +100,135 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
         series,
     }
     .lines(&suite.plots)?;
-    let loads = suite.some(&SAME);
     let measure = Measure {
-        iodepth: 1,
+        title: "The same connections over more controllers",
+        loads: suite.some(&SAME),
         there: 118.0,
     };
-    let (measured, bare) = in_turns(suite, &target, loads, &measure)?;
     write!(
         text,
-        "\n### The same connections over more controllers\n\n{}\n",
-        table(loads, &measured, bare, &measure)
+        "\n{}",
+        measure.section(&in_turns(suite, measure.loads)?)?
     )?;
-    drop(target);
     text += &contents(suite)?;
     Ok(text)
 }
 
-/// By load, and then by round; and IOPS of the bare socket.
-fn in_turns(
-    suite: &Suite,
-    target: &Target,
-    loads: &[Load],
-    measure: &Measure,
-) -> anyhow::Result<(Vec<Vec<Measured>>, f64)> {
+/// By load, and then by round.
+fn in_turns(suite: &Suite, loads: &[Load]) -> anyhow::Result<Vec<Vec<Measured>>> {
+    let cores = [suite.cores.target[0], suite.cores.host[0]];
     let mut all: Vec<Vec<Measured>> = loads.iter().map(|_| Vec::new()).collect();
-    let mut bare = Vec::new();
     for _ in 0..ROUNDS.min(suite.rounds()) {
-        let words = format!(
-            "--null --reference --bs 4k --hipri --iodepth {}",
-            measure.iodepth
-        );
-        let references = bench(&words, suite.turn(), 1)?;
-        bare.extend(
-            references
-                .iter()
-                .filter_map(|null| Some(null.hot.as_ref()?.iops)),
-        );
         for ((connections, controllers, iodepth, _), measured) in loads.iter().zip(&mut all) {
             let words = format!(
-                "{} --bs 4k --hipri --connections {connections} --controllers {controllers} --iodepth {iodepth}",
-                target.url
+                "--ram --reference=both --bs 4k --hipri --connections {connections} --controllers {controllers} \
+                 --iodepth {iodepth}"
             );
-            measured.extend(bench_on(&suite.cores, &words, 2 * suite.turn())?);
+            let run = || bench(&words, 2 * suite.turn(), 1);
+            measured.extend(suite.cores.on(&cores, run)??);
         }
     }
-    Ok((all, Spread::of(bare).median))
+    Ok(all)
 }
 
-fn table(loads: &[Load], measured: &[Vec<Measured>], bare: f64, measure: &Measure) -> Table {
-    let mut table = Table::new([
-        "connections",
-        "controllers",
-        "QD of each",
-        "IOPS, all together",
-        "to the best before",
-        "spread",
-        "most / least",
-        "worst µs",
-        "SPDK there",
-    ]);
-    let mut best: f64 = 0.0;
-    for ((connections, controllers, iodepth, spdk), rounds) in loads.iter().zip(measured) {
-        let total = Spread::of(rounds.iter().map(|round| round.iops)).median;
-        let kept = match best {
-            0.0 => String::new(),
-            best if total / best >= KEPT => format!("{:.2}: holds", total / best),
-            best => format!("{:.2}: **no**", total / best),
-        };
-        best = best.max(total);
-        let spreads = || rounds.iter().filter_map(|round| round.spread);
-        let least = Spread::of(spreads().map(|(least, _)| least)).median;
-        let most = Spread::of(spreads().map(|(_, most)| most)).median;
-        let (spread, factor) = match spreads().next() {
-            Some(_) => (
-                format!("{} to {}", iops(least), iops(most)),
-                format!("{:.2}", most / least.max(1e-9)),
-            ),
-            None => (String::new(), String::new()),
-        };
-        let spdk = spdk.map(|kilo| {
-            let times = (total / bare.max(1e-9)) / (kilo / measure.there);
-            let verdict = if times >= 1.5 { "holds" } else { "**no**" };
-            format!(
-                "{}; {times:.2} times its share: {verdict}",
-                iops(kilo * 1000.0)
-            )
-        });
-        table.row(&[
-            connections.to_string(),
-            controllers.to_string(),
-            iodepth.to_string(),
-            iops(total),
-            kept,
-            spread,
-            factor,
-            us(rounds.iter().map(|round| round.max).fold(0.0, f64::max)),
-            spdk.unwrap_or_default(),
-        ]);
+/// IOPS of all connections.
+fn total(rounds: &[Measured]) -> f64 {
+    Spread::of(rounds.iter().map(|round| round.iops)).median
+}
+
+/// IOPS of as many bare sockets.
+fn bare_total(rounds: &[Measured]) -> f64 {
+    let bare = |round: &Measured| round.hot.as_ref().map(|bare| bare.iops);
+    Spread::of(rounds.iter().filter_map(bare)).median
+}
+
+/// A row's share of the best of the rows before it.
+struct Kept(f64);
+
+impl Kept {
+    fn next(&mut self, total: f64) -> Option<f64> {
+        let best = self.0;
+        self.0 = best.max(total);
+        (best > 0.0).then(|| total / best)
     }
-    table
+}
+
+impl Measure<'_> {
+    fn section(&self, all: &[Vec<Measured>]) -> anyhow::Result<String> {
+        let one = all.first().map_or(0.0, |rounds| bare_total(rounds));
+        Ok(format!(
+            "### {}\n\n{}\n",
+            self.title,
+            self.table(all, one.max(1e-9))
+        ))
+    }
+
+    /// `one` bare socket's IOPS are the measure of the machine.
+    fn table(&self, all: &[Vec<Measured>], one: f64) -> Table {
+        let mut table = Table::new([
+            "connections",
+            "controllers",
+            "QD of each",
+            "IOPS, all together",
+            "to the best before",
+            "bare IOPS",
+            "to the best before",
+            "ratio, hot",
+            "ratio, same memory",
+            "spread",
+            "most / least",
+            "worst µs",
+            "SPDK there",
+        ]);
+        let (mut ours, mut bare) = (Kept(0.0), Kept(0.0));
+        for ((connections, controllers, iodepth, spdk), rounds) in self.loads.iter().zip(all) {
+            let kept = ours.next(total(rounds)).map(|kept| {
+                let verdict = if kept >= KEPT { "holds" } else { "**no**" };
+                format!("{kept:.2}: {verdict}")
+            });
+            let bare_kept = bare.next(bare_total(rounds));
+            let spreads = || rounds.iter().filter_map(|round| round.spread);
+            let least = Spread::of(spreads().map(|(least, _)| least)).median;
+            let most = Spread::of(spreads().map(|(_, most)| most)).median;
+            let (spread, factor) = match spreads().next() {
+                Some(_) => (
+                    format!("{} to {}", iops(least), iops(most)),
+                    format!("{:.2}", most / least.max(1e-9)),
+                ),
+                None => (String::new(), String::new()),
+            };
+            let spdk = spdk.map(|kilo| {
+                let times = (total(rounds) / one) / (kilo / self.there);
+                let verdict = if times >= 1.5 { "holds" } else { "**no**" };
+                format!(
+                    "{}; {times:.2} times its share: {verdict}",
+                    iops(kilo * 1000.0)
+                )
+            });
+            let share = |of: fn(&Measured) -> &Option<Reference>| {
+                let medians = rounds
+                    .iter()
+                    .filter_map(|round| Some(of(round).as_ref()?.ratio.median));
+                ratio(Spread::of(medians))
+            };
+            table.row(&[
+                connections.to_string(),
+                controllers.to_string(),
+                iodepth.to_string(),
+                iops(total(rounds)),
+                kept.unwrap_or_default(),
+                iops(bare_total(rounds)),
+                bare_kept.map_or_else(String::new, |kept| format!("{kept:.2}")),
+                share(|round| &round.hot),
+                share(|round| &round.same),
+                spread,
+                factor,
+                us(rounds.iter().map(|round| round.max).fold(0.0, f64::max)),
+                spdk.unwrap_or_default(),
+            ]);
+        }
+        table
+    }
 }
 
 /// A target of the library's, which has more subsystems than one.

@@ -36,7 +36,7 @@ use serde_json::json;
 use self::lane::{Lane, Part};
 use self::live::{Counter, Eta, Live};
 use self::own::Own;
-use self::reference::{Bare, Memory, Shape};
+use self::reference::{Bare, Count, Memory, Shape};
 pub(crate) use self::report::HEADING;
 use self::report::Report;
 use self::threads::Cores;
@@ -147,7 +147,7 @@ pub(crate) struct Args {
 
     /// Connections of each job, all driven by its thread
     #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "reference")]
+          value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
 
     /// Controllers that connections are spread over
@@ -397,11 +397,15 @@ impl Args {
             // Queues are asked to do without SQ flow control, of which this comes.
             success: true,
         };
-        let workers = cores.target.len().max(1);
+        let count = Count {
+            jobs: self.numjobs,
+            connections: self.connections,
+            workers: cores.target.len().max(1),
+        };
         let memories = reference.memories(self.size.unwrap_or(bytes));
         memories
             .into_iter()
-            .map(|memory| Bare::new(&shape, job, memory, self.numjobs, workers, spin))
+            .map(|memory| Bare::new(&shape, job, memory, count, spin))
             .collect()
     }
 }
