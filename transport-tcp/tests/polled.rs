@@ -1,7 +1,6 @@
 //! A queue that its caller polls: it allocates nothing for a command, nobody wakes the caller, and
 //! the caller wakes nobody. A test of its own, for the allocator is the process's.
 #![cfg(feature = "std")]
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::fs;
 use std::thread;
@@ -13,12 +12,11 @@ use nvmf_core::wire::sqe::{IoOpcode, Sqe};
 use nvmf_core::wire::status::Status;
 use nvmf_tcp::std::buffer::Buffer;
 use nvmf_tcp::std::host::{Completion, Controller, Options, Payload, Queue};
+use nvmf_testing::allocations::Watched;
 
 #[allow(dead_code, unreachable_pub)]
 #[path = "../src/std/host/example.rs"]
 mod example;
-
-struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -28,28 +26,8 @@ fn count() {
     ALLOCATIONS.set(ALLOCATIONS.get() + 1);
 }
 
-// SAFETY: the system's allocator does it all; the counting beside it allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller promises what this asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as above.
-        unsafe { System.realloc(ptr, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Watched = Watched(count);
 
 /// How often a thread has gone to sleep, by a folder of `/proc`.
 fn sleeps(thread: &str) -> u64 {

@@ -1,7 +1,6 @@
 //! The target allocates nothing for a command, once a connection has been used.
 //!
 //! A test of its own, for the allocator is the process's.
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,8 +15,7 @@ use nvmf_tcp::std::buffer::Buffer;
 use nvmf_tcp::std::catalog::Subsystem;
 use nvmf_tcp::std::host::{Controller, Options, Payload, Queue};
 use nvmf_tcp::std::target::{Config, Target};
-
-struct Counting;
+use nvmf_testing::allocations::Watched;
 
 /// Allocations of all threads but those that do not count.
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
@@ -32,34 +30,8 @@ fn count() {
     }
 }
 
-// SAFETY: all is the system's allocator's, beside the counting, which allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promises are those that this asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as above.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as above.
-        unsafe { System.realloc(ptr, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Watched = Watched(count);
 
 const NQN: &str = "nqn.2014-08.org.example:allocations";
 
