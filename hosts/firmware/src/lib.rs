@@ -11,6 +11,7 @@
 //! | [`sd`] | SD cards over SPI |
 //! | `virtio` | virtio disks and network cards (feature `virtio`) |
 //! | [`nor`] | NOR flash over SPI |
+//! | [`services`] | echo, discard and chargen on the same TCP stack, to compare with |
 //!
 //! ```text
 //! let mut server = Server::new(&settings, arena, tables, devices, &mut nic, now());
@@ -30,5 +31,6 @@ pub mod nor;
 pub mod ram;
 pub mod sd;
 pub mod server;
+pub mod services;
 #[cfg(feature = "virtio")]
 pub mod virtio;

@@ -291,6 +291,6 @@ impl<const CONNECTIONS: usize, const DEPTH: usize> Server<CONNECTIONS, DEPTH> {
     }
 }
 
-fn timestamp(now: Instant) -> smoltcp::time::Instant {
+pub(crate) fn timestamp(now: Instant) -> smoltcp::time::Instant {
     smoltcp::time::Instant::from_micros(i64::try_from(now.as_micros()).unwrap_or(i64::MAX))
 }

@@ -1,11 +1,33 @@
 //! The Stellaris Ethernet MAC, for smoltcp.
+use cortex_m::interrupt::InterruptNumber;
+use cortex_m::peripheral::NVIC;
+use cortex_m_rt::exception;
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 
 use crate::registers::Registers;
 
 /// Which interrupt it has.
-pub(crate) const INTERRUPT: i16 = 42;
+const INTERRUPT: u16 = 42;
+
+#[derive(Clone, Copy)]
+struct EthernetInterrupt;
+
+// SAFETY: this is the number of the Ethernet controller's interrupt, and no other type has it.
+unsafe impl InterruptNumber for EthernetInterrupt {
+    fn number(self) -> u16 {
+        INTERRUPT
+    }
+}
+
+// SAFETY: it touches nothing but the Ethernet controller's interrupt mask, which
+// the main program writes in one store.
+#[exception]
+unsafe fn DefaultHandler(interrupt: i16) {
+    if interrupt == INTERRUPT as i16 {
+        Ethernet::interrupted();
+    }
+}
 
 /// Bytes of the longest frame, without its check sequence.
 const FRAME: usize = 1514;
@@ -70,8 +92,14 @@ impl Ethernet {
         has_frame()
     }
 
+    /// Interrupts may come from now on.
+    pub(crate) fn unmask() {
+        // SAFETY: the handler is there, and may come at any time.
+        unsafe { NVIC::unmask(EthernetInterrupt) };
+    }
+
     /// The interrupt came: no more of them until it is armed.
-    pub(crate) fn interrupted() {
+    fn interrupted() {
         ETHERNET.write(IM, 0);
     }
 

@@ -11,9 +11,8 @@ mod ssi;
 use core::fmt::Write;
 use core::panic::PanicInfo;
 
-use cortex_m::peripheral::NVIC;
 use cortex_m::singleton;
-use cortex_m_rt::{entry, exception};
+use cortex_m_rt::entry;
 use embedded_hal::delay::DelayNs;
 use nvmf_core::digest::portable;
 use nvmf_core::wire::ids::Nqn;
@@ -51,25 +50,6 @@ const ADDRESS: Addressing = Addressing::Static {
 
 const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:6e766d66-6d63-7500-8000-0000000000c3";
 const UUID: [u8; 16] = *b"nvmfmcu\0\x80\0\0\0\0\0\0\xc3";
-
-#[derive(Clone, Copy)]
-struct EthernetInterrupt;
-
-// SAFETY: this is the number of the Ethernet controller's interrupt, and no other type has it.
-unsafe impl cortex_m::interrupt::InterruptNumber for EthernetInterrupt {
-    fn number(self) -> u16 {
-        ethernet::INTERRUPT as u16
-    }
-}
-
-// SAFETY: it touches nothing but the Ethernet controller's interrupt mask, which
-// the main program writes in one store.
-#[exception]
-unsafe fn DefaultHandler(interrupt: i16) {
-    if interrupt == ethernet::INTERRUPT {
-        Ethernet::interrupted();
-    }
-}
 
 #[entry]
 fn main() -> ! {
@@ -110,8 +90,7 @@ fn main() -> ! {
     };
     let mut server: Server<CONNECTIONS, DEPTH> =
         Server::new(&settings, ARENA, TABLES, devices, NIC, clock.now());
-    // SAFETY: the handler is there, and may come at any time.
-    unsafe { NVIC::unmask(EthernetInterrupt) };
+    Ethernet::unmask();
     let mut address = None;
     loop {
         let deadline = server.step(NIC, clock.now(), |event| log::say(&mut uart, &event));
