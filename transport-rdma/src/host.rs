@@ -11,7 +11,7 @@ use nvmf_core::rdma::{Fault, Remote, WorkId, cm};
 use nvmf_core::storage::Storage;
 use nvmf_core::wire::cm::{CmRej, CmStatus};
 use nvmf_core::wire::cqe::Cqe;
-use nvmf_core::wire::ids::{Cntlid, Qid};
+use nvmf_core::wire::ids::{Cid, Cntlid, Qid};
 use nvmf_core::wire::sqe::Sqe;
 use zerocopy::IntoBytes;
 
@@ -79,6 +79,7 @@ pub struct Queue<M: Cm, S: Storage> {
     /// Commands that ended, and whose buffers are being taken back.
     ending: S::Array<Option<(u64, Cqe)>>,
     receives: Stack<S, Memory<M>>,
+    depth: u16,
     /// There are no more receives to be posted, nor commands.
     over: bool,
     disconnected: bool,
@@ -132,6 +133,7 @@ impl<M: Cm, S: Storage> Queue<M, S> {
             commands: S::new(|_| None),
             ending: S::new(|_| None),
             receives: Stack::new(),
+            depth: 0,
             over: false,
             disconnected: false,
         })
@@ -154,6 +156,22 @@ impl<M: Cm, S: Storage> Queue<M, S> {
         if let Some(machine) = &mut self.machine {
             machine.configure(inline_data);
         }
+    }
+
+    /// Commands that may be under way at a time, as far as the controller has receives
+    /// for them; 0 until it is connected.
+    #[must_use]
+    pub const fn depth(&self) -> u16 {
+        self.depth
+    }
+
+    /// Commands under way: their CIDs, and the caller's names for them.
+    pub fn under_way(&self) -> impl Iterator<Item = (Cid, u64)> {
+        let commands = (0..).map(SlotId).zip(self.commands.as_ref());
+        commands.filter_map(|(slot, command)| {
+            let cid = self.machine.as_ref()?.cid(slot)?;
+            Some((cid, command.as_ref()?.tag))
+        })
     }
 
     /// Takes a command; its CID and data pointer are set here. `buffer` holds its
@@ -262,6 +280,7 @@ impl<M: Cm, S: Storage> Queue<M, S> {
                     Err(fault) => return self.end(Why::Fault(fault)),
                 };
                 let commands = self.config.entries.saturating_sub(1).min(accepted);
+                self.depth = commands;
                 while let Some(memory) = self.receives.pop() {
                     self.receive(memory, verbs);
                 }

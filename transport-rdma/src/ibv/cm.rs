@@ -1,11 +1,9 @@
 //! Connections, by librdmacm.
 use core::ffi::{c_int, c_void};
 use core::ptr::{self, NonNull};
-use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmf_core::time::Instant;
 use socket2::SockAddr;
@@ -78,6 +76,7 @@ impl Channel {
             let copied = Copied {
                 id: (*event).id,
                 kind: (*event).event,
+                succeeded: (*event).status == 0,
                 qp: Qp::from_raw((*(*event).id).context.addr() as u32),
                 // The library says it from this side's view; `Terms` are what the peer says.
                 terms: Terms {
@@ -103,6 +102,7 @@ impl Drop for Channel {
 struct Copied {
     id: *mut sys::CmId,
     kind: c_int,
+    succeeded: bool,
     qp: Qp,
     terms: Terms,
 }
@@ -224,7 +224,20 @@ impl core::fmt::Debug for Request {
 impl IbvCm {
     /// Readable when [`Cm::poll`] has something.
     pub fn with_fd<T>(&self, with: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
-        with(self.worker.borrow().channel.fd())
+        with(lock(&self.worker).channel.fd())
+    }
+
+    /// Connections are made from this address from now on.
+    pub fn connect_from(&mut self, address: SocketAddr) {
+        lock(&self.worker).from = Some(address);
+    }
+
+    /// Whether the peer has let go of a connection: it disconnected, or it answered that this
+    /// side did. Nothing that was sent before reaches its queue pair any more.
+    #[must_use]
+    pub fn has_peer_ended(&self, qp: Qp) -> bool {
+        let pair = lock(&self.worker).qp(qp).map(|pair| pair.peer_ended);
+        pair.unwrap_or(false)
     }
 }
 
@@ -235,7 +248,7 @@ impl Cm for IbvCm {
     type Request = Request;
 
     fn listen(&mut self, address: SocketAddr) -> Result<(), Error> {
-        let worker = &mut *self.worker.borrow_mut();
+        let worker = &mut *lock(&self.worker);
         let id = Identifier::new(&worker.channel)?;
         let to = SockAddr::from(address);
         // SAFETY: the identifier is there, and the address is copied.
@@ -258,7 +271,7 @@ impl Cm for IbvCm {
         setup: Setup,
         terms: Terms,
     ) -> Result<Qp, Error> {
-        let worker = &mut *self.worker.borrow_mut();
+        let worker = &mut *lock(&self.worker);
         let id = Identifier::new(&worker.channel)?;
         let raw = id.raw();
         let resolve = id.cm().rdma_resolve_addr;
@@ -268,11 +281,13 @@ impl Cm for IbvCm {
             QueuePair::new(qp, id, setup, terms, State::Resolving)
         });
         let to = SockAddr::from(address);
-        // SAFETY: the identifier is there, and the address is copied.
+        let from = worker.from.map(SockAddr::from);
+        let from = from.as_ref();
+        // SAFETY: the identifier is there, and the addresses are copied.
         let resolving = check(unsafe {
             resolve(
                 raw,
-                ptr::null(),
+                from.map_or(ptr::null(), |from| from.as_ptr().cast::<c_void>()),
                 to.as_ptr().cast::<c_void>(),
                 RESOLVE_TIMEOUT,
             )
@@ -291,7 +306,7 @@ impl Cm for IbvCm {
         request: Request,
         setup: Setup,
     ) -> Result<Qp, (Request, Error)> {
-        let worker = &mut *self.worker.borrow_mut();
+        let worker = &mut *lock(&self.worker);
         let Request { mut id, terms } = request;
         // SAFETY: the identifier is there.
         let context = unsafe { (*id.raw()).verbs };
@@ -314,7 +329,7 @@ impl Cm for IbvCm {
     }
 
     fn accept(&mut self, _: &mut IbvVerbs, qp: Qp, terms: Terms) -> Result<(), Error> {
-        let worker = &mut *self.worker.borrow_mut();
+        let worker = &mut *lock(&self.worker);
         let pair = worker.qp(qp).ok_or(Error::NotConnected)?;
         pair.id.connect_or_accept(&terms, true)
     }
@@ -327,18 +342,18 @@ impl Cm for IbvCm {
     }
 
     fn disconnect(&mut self, _: &mut IbvVerbs, qp: Qp) {
-        self.worker.borrow_mut().hang_up(qp);
+        lock(&self.worker).hang_up(qp);
     }
 
     fn destroy(&mut self, _: &mut IbvVerbs, qp: Qp) {
-        let worker = &mut *self.worker.borrow_mut();
+        let worker = &mut *lock(&self.worker);
         drop(worker.remove(qp));
         // The device has forgotten the queue pair, and with it what it had left.
         worker.receives.retain(|_, receive| receive.of != Some(qp));
     }
 
     fn poll(&mut self, _: Instant) -> Option<Happened> {
-        let worker = &mut *self.worker.borrow_mut();
+        let worker = &mut *lock(&self.worker);
         loop {
             if let Some(event) = worker.events.pop_front() {
                 return Some(event);
@@ -406,6 +421,8 @@ impl Worker {
             | event::UNREACHABLE
             | event::REJECTED => self.unreachable(qp),
             event::DISCONNECTED | event::DEVICE_REMOVAL => {
+                // Without success it did not answer.
+                pair.peer_ended |= copied.kind == event::DISCONNECTED && copied.succeeded;
                 self.end(qp).then_some(Event::Disconnected { qp })
             }
             _ => None,
@@ -454,5 +471,11 @@ impl Worker {
     }
 }
 
-/// Both halves of a worker's share.
-pub(super) type Shared = Rc<RefCell<Worker>>;
+/// What both halves of a worker's share have. Whoever has the halves may move them to another
+/// thread, so there is a lock, which nobody ever waits for.
+pub(super) type Shared = Arc<Mutex<Worker>>;
+
+/// A panic elsewhere does not make the worker worse than it is.
+pub(super) fn lock(worker: &Shared) -> MutexGuard<'_, Worker> {
+    worker.lock().unwrap_or_else(PoisonError::into_inner)
+}

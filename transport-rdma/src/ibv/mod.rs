@@ -25,8 +25,7 @@ mod sys;
 mod verbs;
 mod worker;
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 pub use cm::Request;
 pub use device::{Device, OpenError};
@@ -44,14 +43,22 @@ pub struct IbvCm {
     worker: cm::Shared,
 }
 
-/// A worker's share of a device. It stays on the thread that asked.
+/// Whether there are the libraries.
+///
+/// # Errors
+/// They cannot be loaded.
+pub fn available() -> Result<(), Missing> {
+    library::Library::get().map(|_| ())
+}
+
+/// A worker's share of a device.
 ///
 /// # Errors
 /// The device has no more of something.
 pub fn open(device: Device, config: &Config) -> Result<(IbvVerbs, IbvCm), OpenError> {
-    let worker = Rc::new(RefCell::new(worker::Worker::new(device, config)?));
+    let worker = Arc::new(Mutex::new(worker::Worker::new(device, config)?));
     let verbs = IbvVerbs {
-        worker: Rc::clone(&worker),
+        worker: Arc::clone(&worker),
     };
     Ok((verbs, IbvCm { worker }))
 }

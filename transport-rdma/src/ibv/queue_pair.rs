@@ -54,6 +54,8 @@ pub(super) struct QueuePair {
     pub(super) setup: Setup,
     pub(super) terms: Terms,
     pub(super) state: State,
+    /// The peer has let go of the connection.
+    pub(super) peer_ended: bool,
     /// Receives that were posted before the device knew the queue pair.
     pub(super) early: Vec<(u64, Buffer)>,
     posted: VecDeque<Posted>,
@@ -86,6 +88,7 @@ impl QueuePair {
             setup,
             terms,
             state,
+            peer_ended: false,
             early: Vec::new(),
             posted: VecDeque::new(),
             first: 0,

@@ -22,6 +22,9 @@ pub(super) struct CompletionQueue {
     cq: NonNull<sys::Opaque>,
 }
 
+// SAFETY: see `Domain`.
+unsafe impl Send for CompletionQueue {}
+
 impl CompletionQueue {
     pub(super) fn new(domain: &Arc<Domain>, entries: u32, vector: u32) -> Result<Self, OpenError> {
         let device = &domain.device;
@@ -110,6 +113,9 @@ pub(super) struct SharedReceives {
     srq: NonNull<sys::Opaque>,
 }
 
+// SAFETY: see `Domain`.
+unsafe impl Send for SharedReceives {}
+
 impl SharedReceives {
     pub(super) fn new(domain: &Arc<Domain>, receives: u32) -> Result<Self, OpenError> {
         let mut attributes = sys::SrqInitAttr {
@@ -147,6 +153,9 @@ pub(super) struct Window {
     mw: NonNull<sys::Mw>,
     key: u32,
 }
+
+// SAFETY: see `Domain`.
+unsafe impl Send for Window {}
 
 impl Window {
     pub(super) fn new(domain: &Arc<Domain>) -> Result<Self, Error> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nvmf_core::time::Instant;
 
 use super::IbvVerbs;
+use super::cm::lock;
 use super::memory::{Buffer, Memory, Region, Registered};
 use super::queues::Window;
 use super::worker::{Lent, Qp, Worker};
@@ -13,7 +14,7 @@ use crate::verbs::{Access, Chain, Completion, Error, Key, Limits, Receiver, Remo
 impl IbvVerbs {
     /// Readable when the queue was armed and something completed.
     pub fn with_fd<T>(&self, with: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
-        with(self.worker.borrow().cq.fd())
+        with(lock(&self.worker).cq.fd())
     }
 }
 
@@ -24,11 +25,11 @@ impl Verbs for IbvVerbs {
     type Qp = Qp;
 
     fn limits(&self) -> Limits {
-        self.worker.borrow().limits
+        lock(&self.worker).limits
     }
 
     fn register(&mut self, memory: Memory, access: Access) -> Result<Region, (Memory, Error)> {
-        let registered = Registered::new(&self.worker.borrow().domain, memory, access)?;
+        let registered = Registered::new(&lock(&self.worker).domain, memory, access)?;
         Ok(Region::new(registered, access))
     }
 
@@ -46,11 +47,11 @@ impl Verbs for IbvVerbs {
             Receiver::Shared => None,
             Receiver::Of(qp) => Some(qp),
         };
-        self.worker.borrow_mut().post_receive(of, id, buffer)
+        lock(&self.worker).post_receive(of, id, buffer)
     }
 
     fn post(&mut self, qp: Qp, chain: Chain<Buffer>) -> Result<(), (Option<Buffer>, Error)> {
-        let worker = &mut *self.worker.borrow_mut();
+        let worker = &mut *lock(&self.worker);
         let domain = Arc::clone(&worker.domain);
         let Some(pair) = worker.qp(qp) else {
             return Err((chain.buffer, Error::NotConnected));
@@ -70,7 +71,7 @@ impl Verbs for IbvVerbs {
         access: Access,
         key: Key,
     ) -> Result<Remote, (Buffer, Error)> {
-        let worker = &mut *self.worker.borrow_mut();
+        let worker = &mut *lock(&self.worker);
         let has = buffer.access;
         if len > buffer.len
             || access.remote_read && !has.remote_read
@@ -101,7 +102,7 @@ impl Verbs for IbvVerbs {
         invalidated: bool,
         _: u64,
     ) -> Result<Option<Buffer>, Error> {
-        let worker = &mut *self.worker.borrow_mut();
+        let worker = &mut *lock(&self.worker);
         let name = (remote.address, remote.key);
         let Lent { window, buffer } = worker.lent.remove(&name).ok_or(Error::Invalid)?;
         if invalidated {
@@ -115,11 +116,11 @@ impl Verbs for IbvVerbs {
     }
 
     fn poll(&mut self, _: Instant) -> Option<Completion<Buffer>> {
-        self.worker.borrow_mut().poll()
+        lock(&self.worker).poll()
     }
 
     fn arm(&mut self) -> Result<(), Error> {
-        self.worker.borrow_mut().cq.arm()
+        lock(&self.worker).cq.arm()
     }
 }
 

@@ -1,6 +1,7 @@
 //! One worker's share of a device: what its [`Verbs`](super::Verbs) and its
 //! [`Cm`](super::Cm) have in common.
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::vec::Vec;
 
@@ -78,6 +79,8 @@ pub(super) struct Worker {
     wcs: VecDeque<Wc>,
     done: VecDeque<Completion<Buffer>>,
     pub(super) events: VecDeque<Happened>,
+    /// Where connections are made from, if that is not the system's choice.
+    pub(super) from: Option<SocketAddr>,
     pub(super) channel: Arc<Channel>,
     pub(super) limits: Limits,
     pub(super) srq: Option<SharedReceives>,
@@ -115,6 +118,7 @@ impl Worker {
             wcs: VecDeque::with_capacity(BATCH),
             done: VecDeque::new(),
             events: VecDeque::new(),
+            from: None,
             channel: Arc::new(Channel::new(domain.device.library())?),
             srq: (limits.shared_receives > 0)
                 .then(|| SharedReceives::new(&domain, limits.shared_receives))
