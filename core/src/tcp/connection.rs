@@ -75,7 +75,8 @@ where
     /// Takes `bytes`, the next of the stream, and does what they ask for.
     /// Returns how many it took: all, unless the storage has fewer slots than
     /// the host's queue has entries, and they are in use. The rest is to be
-    /// offered again after [`TargetConnection::sent`].
+    /// offered again after [`TargetConnection::sent`]. If all in use wait for data
+    /// which comes after the next command, that ends with Transient Transport Error.
     pub fn handle_input<E>(&mut self, bytes: &[u8], env: &mut E) -> usize
     where
         E: Backend<Buffer = B, Controller = C>,
@@ -88,7 +89,11 @@ where
             };
             let now = buffers.env.now();
             match self.transport.handle_input(rest, &mut buffers, now) {
-                Ok((0, None)) => break,
+                Ok((0, None)) => {
+                    if !(self.pair.is_stuck() && self.transport.refuse_next()) {
+                        break;
+                    }
+                }
                 Ok((used, event)) => {
                     rest = rest.get(used..).unwrap_or(&[]);
                     self.event(event, env);
@@ -266,6 +271,10 @@ where
             }
             Some(Event::Fetched { ticket, intact }) => {
                 self.pair.fetched(ticket, intact, &mut self.transport, env);
+            }
+            Some(Event::Refused { sqe }) => {
+                let cqe = self.pair.refuse(&sqe);
+                self.transport.refuse(cqe);
             }
             Some(Event::Terminated(fatal)) => {
                 self.reason.get_or_insert(CloseReason::Terminated(fatal));

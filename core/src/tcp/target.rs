@@ -75,6 +75,12 @@ pub enum Event<'a> {
         /// No data digest was wrong.
         intact: bool,
     },
+    /// A command that is to be refused, as [`TargetQueue::refuse_next`] asked for; its
+    /// data, if it came with any, is dropped.
+    Refused {
+        /// The command.
+        sqe: Sqe,
+    },
     /// The host ends the connection: close it at once.
     Terminated(Fatal),
 }
@@ -114,6 +120,18 @@ struct Connection {
     entries: u32,
     /// C2HData may imply the completion (SUCCESS).
     imply_success: bool,
+    refusal: Refusal,
+}
+
+/// What becomes of commands for which there is no slot.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    /// They wait.
+    None,
+    /// The next one is refused.
+    Wanted,
+    /// This is to be sent for it.
+    Queued(Cqe),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -212,6 +230,7 @@ impl<S: Storage> TargetQueue<S> {
                 inline_data: ADMIN_INLINE_DATA,
                 entries: 0,
                 imply_success: false,
+                refusal: Refusal::None,
             },
         }
     }
@@ -225,8 +244,9 @@ impl<S: Storage> TargetQueue<S> {
     /// Takes the next bytes of the stream, up to the first event or fault.
     /// Returns how many it took: without an event fewer than all, or none, only
     /// where a command waits for a slot, because there are fewer than the host's
-    /// queue has entries. After a fault, all that follows is discarded,
-    /// and a TermReq is what [`TargetQueue::poll_transmit`] gives.
+    /// queue has entries. If none of them becomes free without what is behind that
+    /// command, it is for [`TargetQueue::refuse_next`]. After a fault, all that follows is
+    /// discarded, and a TermReq is what [`TargetQueue::poll_transmit`] gives.
     ///
     /// # Errors
     /// The peer broke the transport.
@@ -238,7 +258,10 @@ impl<S: Storage> TargetQueue<S> {
     ) -> Result<(usize, Option<Event<'a>>), Fatal> {
         let mut rest = bytes;
         while let Some(first) = rest.first() {
-            if self.link.is_full() && self.must_wait(*first) {
+            if self.link.is_full()
+                && self.must_wait(*first)
+                && !matches!(self.link.refusal, Refusal::Wanted)
+            {
                 break;
             }
             let (taken, arrived) = self.link.session.take(rest, buffers, now)?;
@@ -271,6 +294,21 @@ impl<S: Storage> TargetQueue<S> {
         self.link.is_full()
     }
 
+    /// Has the command that waits for a slot come without one, as [`Event::Refused`]. False
+    /// while the last that did has yet to be answered.
+    pub fn refuse_next(&mut self) -> bool {
+        let answered = !matches!(self.link.refusal, Refusal::Queued(_));
+        if answered {
+            self.link.refusal = Refusal::Wanted;
+        }
+        answered
+    }
+
+    /// Answers a command that came as [`Event::Refused`].
+    pub fn refuse(&mut self, cqe: Cqe) {
+        self.link.refusal = Refusal::Queued(cqe);
+    }
+
     /// The bytes that [`Need::Payload`] asked for, or the first of them, are at
     /// their place: `bytes` are they, for the digest.
     pub fn placed(&mut self, bytes: &[u8]) -> Option<Event<'static>> {
@@ -300,7 +338,9 @@ impl<S: Storage> TargetQueue<S> {
     pub fn wants_transmit(&self) -> bool {
         match self.link.session.phase {
             Phase::Initializing | Phase::Terminating(_) => true,
-            Phase::Live => self.link.ready.first().is_some(),
+            Phase::Live => {
+                self.link.ready.first().is_some() || matches!(self.link.refusal, Refusal::Queued(_))
+            }
             Phase::New | Phase::Ended => false,
         }
     }
@@ -460,8 +500,15 @@ impl Connection {
             _ if len == 0 => false,
             _ => return Err(Fatal::field(4)),
         };
-        // The host has more commands outstanding than its queue has entries.
-        let slot = SlotId(self.free.pop(slots).ok_or(Fatal::SEQUENCE)?);
+        let wanted = core::mem::replace(&mut self.refusal, Refusal::None);
+        let Some(slot) = self.free.pop(slots) else {
+            return match wanted {
+                Refusal::Wanted => Ok(Some(Event::Refused { sqe })),
+                // The host has more commands outstanding than its queue has entries.
+                _ => Err(Fatal::SEQUENCE),
+            };
+        };
+        let slot = SlotId(slot);
         if let Some(state) = slots.get_mut(slot.index()) {
             state.cid = sqe.cid();
             state.stage = Stage::Arriving;
@@ -588,6 +635,14 @@ impl Connection {
     }
 
     fn command_pdu(&mut self, slots: &mut [Slot], head: &mut [u8; MAX_HEAD]) -> Option<Transmit> {
+        if let Refusal::Queued(cqe) = self.refusal {
+            self.refusal = Refusal::None;
+            return Some(only_head(self.session.dress.head(
+                head,
+                &CapsuleResp::new(cqe),
+                0,
+            )));
+        }
         let id = SlotId(self.ready.first()?);
         let slot = slots.get_mut(id.index())?;
         match slot.stage {

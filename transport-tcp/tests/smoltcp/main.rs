@@ -12,7 +12,7 @@ use std::time::Duration;
 use nvmf_core::block::MediaError;
 use nvmf_tcp::smoltcp::target::Closed;
 use nvmf_testing::bytes;
-use nvmf_testing::host::pattern;
+use nvmf_testing::host::{Finished, pattern};
 
 use self::disk::BLOCK;
 use self::wire::{Dice, Weather};
@@ -203,6 +203,48 @@ fn commands_wait_in_the_stream_while_there_is_no_slot() {
     for finished in world.peers[admin].host.finished.drain(..) {
         assert_eq!(finished.status(), 0);
         assert_eq!(&finished.data[24..29], b"board");
+    }
+}
+
+/// Set Features, Timestamp: 8 bytes of data.
+fn set_timestamp(cid: u16) -> bytes::Command {
+    bytes::Command::new(0x09, cid).dword(10, 0x0E)
+}
+
+#[test]
+fn a_command_without_a_slot_is_refused_if_all_that_have_one_wait_for_data_behind_it() {
+    use nvmf_testing::host::Direction::{FromHost, None, ToHost};
+    for digests in [0, 3] {
+        let world = &mut World::new(Setup::FAIR);
+        let (admin, io) = world.associate(digests);
+        // An event request stays; then more writes than slots, and than buffers, with
+        // what takes a buffer of its own among them.
+        world.submit(admin, |cid| bytes::Command::new(0x0C, cid), None, &[], 0);
+        for at in 0..30 {
+            if at % 3 == 1 {
+                let identify = |cid| bytes::Command::new(0x06, cid).dword(10, 1);
+                world.submit(admin, identify, ToHost, &[], 4096);
+            } else {
+                world.submit(admin, set_timestamp, FromHost, &[1; 8], 8);
+            }
+        }
+        let begin = world.now;
+        world.run(|world| world.peers[admin].host.finished.len() == 30);
+        let took = world.now - begin;
+        assert!(took < 1_000_000, "{took} us");
+        let refused = |finished: &Finished| finished.status() == 0x22;
+        let finished: Vec<_> = world.peers[admin].host.finished.drain(..).collect();
+        assert!(finished.iter().all(|it| it.status() == 0 || refused(it)));
+        let done = finished.iter().filter(|it| !refused(it)).count();
+        assert!((DEPTH - 1..30).contains(&done), "{done} were done");
+        // Whoever comes again is served, and so are other queues.
+        for _ in 0..3 {
+            let cid = world.submit(admin, set_timestamp, FromHost, &[1; 8], 8);
+            assert_eq!(world.finish(admin, cid).status(), 0);
+        }
+        let cid = world.write(io, 0, &[7; 8192]);
+        assert_eq!(world.finish(io, cid).status(), 0);
+        assert_eq!(world.closed, []);
     }
 }
 

@@ -22,6 +22,7 @@ use super::{Backend, BufferUse, ControllerState, Reply};
 use crate::block::Completion;
 use crate::storage::{Fifo, NIL, Storage};
 use crate::time::{Instant, sooner};
+use crate::wire::cqe::Cqe;
 use crate::wire::ids::{Cntlid, Nqn, Qid};
 use crate::wire::sqe::Sqe;
 use crate::wire::status::Status;
@@ -286,6 +287,27 @@ where
                 None => {}
             }
         }
+    }
+
+    /// Whether nothing here ends before the host sends data: commands that wait for a
+    /// buffer do so behind those that have one and wait for data. (Another queue may give
+    /// some back, but need not.)
+    #[must_use]
+    pub(crate) fn is_stuck(&self) -> bool {
+        let mut fetching = false;
+        self.works.as_ref().iter().all(|work| {
+            fetching |= matches!(work.plan, Plan::Fetching(_));
+            matches!(work.plan, Plan::Fetching(_) | Plan::Held) || work.want() == Some(Want::Buffer)
+        }) && fetching
+    }
+
+    /// The completion of a command for which there is no room, to be tried again.
+    pub(crate) fn refuse(&mut self, sqe: &Sqe) -> Cqe {
+        let status = Status::TRANSIENT_TRANSPORT_ERROR;
+        if let Role::Admin(controller) = &mut self.role {
+            controller.note_error(Qid(0), sqe, status);
+        }
+        self.cqe_of(sqe.cid(), Reply::status(status))
     }
 
     /// Another queue changed the controller: see whether this one must close.

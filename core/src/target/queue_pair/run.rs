@@ -476,9 +476,13 @@ where
         }
     }
 
-    /// NVMe Base 2.0, section 3.3.1.2.1.1: SQHD moves with each completion.
     pub(super) fn cqe(&mut self, slot: SlotId, reply: Reply) -> Cqe {
         let cid = self.work(slot).map_or(Cid(0), |work| work.sqe.cid());
+        self.cqe_of(cid, reply)
+    }
+
+    /// NVMe Base 2.0, section 3.3.1.2.1.1: SQHD moves with each completion.
+    pub(super) fn cqe_of(&mut self, cid: Cid, reply: Reply) -> Cqe {
         let mut cqe = Cqe::new(cid, reply.status).with_result(reply.result);
         cqe.set_sqhd(match &mut self.sqhd {
             None => Cqe::SQHD_FLOW_CONTROL_DISABLED,
