@@ -34,6 +34,17 @@ impl<B> Buffer<B> {
         }
     }
 
+    /// The memory, if it is for data; what a command was received in stays as it is.
+    ///
+    /// # Errors
+    /// The buffer: [`Pool::give`] takes it.
+    pub fn into_data(self) -> Result<B, Self> {
+        match self.received_by {
+            None => Ok(self.memory),
+            Some(_) => Err(self),
+        }
+    }
+
     /// The connection that received a command in it, if it is not for data.
     pub(crate) const fn receiver(&self) -> Option<u32> {
         self.received_by

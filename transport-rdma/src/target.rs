@@ -17,7 +17,7 @@ use nvmf_core::rdma::cm::{Asked, Room};
 use nvmf_core::rdma::connection::{CloseReason, Post, TargetConnection};
 use nvmf_core::rdma::target::{Config as QueueConfig, Work};
 use nvmf_core::storage::Storage;
-use nvmf_core::target::queue_pair::Notice;
+use nvmf_core::target::queue_pair::{Identity, Notice};
 use nvmf_core::target::{Backend, ControllerState};
 use nvmf_core::time::{Instant, sooner};
 use nvmf_core::wire::cm::{CmRej, CmStatus};
@@ -67,6 +67,23 @@ pub trait Surroundings<B>: Backend<Buffer = Buffer<B>> {
     fn judge(&self, asked: &Asked) -> Result<(), CmStatus> {
         let _ = asked;
         Ok(())
+    }
+
+    /// A connection was accepted for the queue that was asked for. Its number is
+    /// its own until it is [`closed`](Surroundings::closed).
+    fn opened(&mut self, connection: u32, asked: &Asked) {
+        let _ = (connection, asked);
+    }
+
+    /// A connection is gone, with every command of it: which queue it was, if it
+    /// was connected, and why this side closed it, if it did.
+    fn closed(
+        &mut self,
+        connection: u32,
+        identity: Option<&Identity>,
+        reason: Option<CloseReason>,
+    ) {
+        let _ = (connection, identity, reason);
     }
 }
 
@@ -149,7 +166,7 @@ where
         }
         if taken < budget {
             // Nothing of those that are gone is still to come.
-            self.forget(&mut device);
+            self.forget(&mut device, env);
         }
         let mut events = 0;
         while events < budget
@@ -500,6 +517,7 @@ where
         if let Some(place) = self.links.as_mut().get_mut(tag as usize) {
             *place = Some(link);
         }
+        env.opened(tag, &asked);
         Ok(())
     }
 
@@ -515,12 +533,16 @@ where
     }
 
     /// Connections that are gone, and that nobody has anything of, are forgotten.
-    fn forget(&mut self, device: &mut Device<'_, M>) {
-        for place in self.links.as_mut() {
+    fn forget<E>(&mut self, device: &mut Device<'_, M>, env: &mut E)
+    where
+        E: Surroundings<Memory<M>, Controller = H>,
+    {
+        for (tag, place) in (0..).zip(self.links.as_mut()) {
             if let Some(link) =
                 place.take_if(|link| link.state == State::Gone && link.machine.is_drained())
             {
                 device.cm.destroy(device.verbs, link.qp);
+                env.closed(tag, link.machine.identity(), link.machine.closing());
             }
         }
     }

@@ -47,6 +47,11 @@ impl<H> Entry<H> {
     pub fn io_queues(&self) -> u32 {
         self.io_queues.len()
     }
+
+    /// Whether this I/O queue is connected.
+    pub fn has_io_queue(&self, qid: Qid) -> bool {
+        self.io_queues.has(qid)
+    }
 }
 
 impl<H, S> Registry<H, S>
@@ -198,6 +203,10 @@ impl QueueSet {
             .filter(|(word, bit)| **word & bit != 0)
             .map(|(word, bit)| *word &= !bit)
             .is_some()
+    }
+
+    fn has(mut self, qid: Qid) -> bool {
+        self.word(qid).is_some_and(|(word, bit)| *word & bit != 0)
     }
 
     fn len(&self) -> u32 {

@@ -13,13 +13,14 @@ use nvmf::block::spec::{Spec, parse_size};
 use nvmf::block::{self, Engines, pool::Pool};
 use nvmf_core::wire::ids::{Nqn, Nsid};
 use nvmf_tcp::std::catalog::Subsystem;
+use nvmf_tcp::std::rdma;
 use nvmf_tcp::std::target::{Config, Error, SocketOptions, Stopper, Target};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use uuid::{Uuid, uuid};
 
-/// The port that NVMe/TCP has with IANA.
+/// The port that NVMe/TCP has with IANA, and NVMe/RDMA too.
 const PORT: u16 = 4420;
 
 /// RAM that is served when nothing else is, in bytes.
@@ -41,14 +42,17 @@ Examples:
           --allow-host nqn.2014-08.org.nvmexpress:uuid:4c4c4544-0046-... \\
           --file /dev/disk/by-id/nvme-... --ram 4G,bs=4096
 
-  Use it from Linux (package nvme-cli, module nvme-tcp):
+  Serve by RDMA too, at the address of an RDMA device's interface (`rdma link`):
+      nvmf target --listen 192.0.2.7 --listen rdma:192.0.2.7 --ram 4G
+
+  Use it from Linux (package nvme-cli, module nvme-tcp or nvme-rdma):
       nvme discover -t tcp -a 192.0.2.7 -s 4420
       nvme connect -t tcp -a 192.0.2.7 -s 4420 -n nqn.2014-08.org.example:disks
       nvme list
 
 When the target is ready it prints one line on standard output:
       ready nvme+tcp://ADDRESS:PORT/NQN
-with the first listener's address; a script can wait for that. What happens
+with the first listener's address, or nvme+rdma:// if it is one for RDMA; a script can wait for that. What happens
 afterwards is logged on standard error, one line an event.
 
 SIGTERM, SIGINT and SIGHUP stop it: it accepts nothing more, finishes what is
@@ -57,25 +61,31 @@ under way, closes, and exits with status 0. A second signal ends it at once.
 SIZE is a number of bytes, or one with a unit that is a power of 1024: 512K,
 64M, 1.5G, 2TiB.";
 
-/// Serve namespaces over NVMe/TCP
+/// Serve namespaces over NVMe/TCP and NVMe/RDMA
 ///
 /// Serves one NVM subsystem, and the discovery subsystem beside it, until it is
-/// stopped. Namespaces are numbered from 1 in the order they are given; with
+/// stopped. Both transports lead to the same namespaces and controllers. Namespaces are numbered from 1 in the order they are given; with
 /// none given, 256 MiB of RAM are served.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Where to listen; may be repeated.
     ///
-    /// A numeric address, with a port or without (4420). Port 0 is any free one.
-    /// 0.0.0.0 and [::] are all addresses of one family; give both for both.
+    /// A numeric address, with a port or without (4420), and with its transport or
+    /// without (see --transport). For TCP port 0 is any free one, and 0.0.0.0 and [::]
+    /// are all addresses of one family; give both for both. For RDMA it is an address
+    /// of an RDMA device's.
     #[arg(
         long,
-        value_name = "ADDR[:PORT]",
+        value_name = "[tcp:|rdma:]ADDR[:PORT]",
         value_parser = parse_listen,
         default_value = "127.0.0.1:4420"
     )]
-    listen: Vec<SocketAddr>,
+    listen: Vec<Listen>,
+
+    /// The transport of those --listen addresses that do not say theirs.
+    #[arg(long, value_enum, default_value_t = Transport::Tcp)]
+    transport: Transport,
 
     /// The subsystem's name (SUBNQN).
     ///
@@ -86,6 +96,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     namespaces: Namespaces,
+
+    #[command(flatten)]
+    rdma: RdmaArgs,
 
     /// Let this host connect and no other; may be repeated.
     #[arg(long, value_name = "NQN", value_parser = parse_nqn)]
@@ -182,6 +195,48 @@ pub(crate) struct Args {
     cpda: u8,
 }
 
+/// How RDMA is served.
+#[derive(clap::Args)]
+#[command(next_help_heading = "RDMA")]
+struct RdmaArgs {
+    /// Data that a write command may bring along over RDMA, up to 64K.
+    ///
+    /// A write that does is received at once; one that does not is fetched by RDMA READ, which
+    /// takes a round trip more. Each receive is that much longer: see --srq-size.
+    #[arg(long, value_name = "SIZE", value_parser = parse_u32_size, default_value = "16K")]
+    rdma_inline_data: u32,
+
+    /// Receives that each RDMA thread shares among its connections.
+    ///
+    /// So many commands may arrive at once; what comes on top of that is sent again.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    srq_size: u32,
+
+    /// Completions that an RDMA thread takes at a time.
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    rdma_batch: usize,
+
+    /// Threads for each RDMA address [default: one for each core, no more than the device's completion vectors].
+    #[arg(long, value_name = "N")]
+    rdma_workers: Option<usize>,
+}
+
+/// What carries the commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Transport {
+    /// NVMe/TCP
+    Tcp,
+    /// NVMe/RDMA: takes a device, libibverbs and librdmacm
+    Rdma,
+}
+
+/// A place to listen, and its transport if that is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Listen {
+    transport: Option<Transport>,
+    address: SocketAddr,
+}
+
 /// What is served, in the order of the command line, whatever the options are.
 struct Namespaces(Vec<Spec>);
 
@@ -265,14 +320,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let nqn = args
         .nqn
         .clone()
-        .unwrap_or_else(|| default_nqn(&args.listen));
+        .unwrap_or_else(|| default_nqn(args.listen[0].address));
     let engines = Engines::start(Pool::default_size()).context("cannot start threads for files")?;
     let subsystem = subsystem(&args, &nqn, &engines)?;
     let config = config(&args, subsystem.clone());
     let stop_timeout = config.stop_timeout;
     let target = Target::bind(config).map_err(explain)?;
     stop_on_signal(signals, target.stopper(), stop_timeout)?;
-    announce(&nqn, target.local_addrs());
+    announce(&nqn, &listeners(&args, target.local_addrs()));
     let outcome = target.run().map_err(explain);
     tracing::info!("stopped");
     if outcome.is_ok() {
@@ -303,7 +358,14 @@ fn subsystem(args: &Args, nqn: &Nqn, engines: &Engines) -> anyhow::Result<Subsys
 
 fn config(args: &Args, subsystem: Subsystem) -> Config {
     let mut config = Config {
-        listen: args.listen.clone(),
+        listen: addresses(args, Transport::Tcp),
+        rdma: rdma::Config {
+            listen: addresses(args, Transport::Rdma),
+            inline_data: args.rdma.rdma_inline_data,
+            shared_receives: args.rdma.srq_size,
+            budget: args.rdma.rdma_batch,
+            workers: args.rdma.rdma_workers,
+        },
         sockets: SocketOptions {
             backlog: args.backlog,
             priority: args.so_priority,
@@ -326,14 +388,32 @@ fn config(args: &Args, subsystem: Subsystem) -> Config {
     config
 }
 
+/// Where to listen by one transport.
+fn addresses(args: &Args, transport: Transport) -> Vec<SocketAddr> {
+    let all = args.listen.iter();
+    let theirs = all.filter(|listen| listen.transport.unwrap_or(args.transport) == transport);
+    theirs.map(|listen| listen.address).collect()
+}
+
+/// Where it is listened, as URLs without a name, in the order of the command line. `tcp`
+/// are the addresses for TCP, with the ports that were chosen.
+fn listeners(args: &Args, tcp: &[SocketAddr]) -> Vec<String> {
+    let mut tcp = tcp.iter();
+    let url = |listen: &Listen| match listen.transport.unwrap_or(args.transport) {
+        Transport::Tcp => Some(format!("nvme+tcp://{}", tcp.next()?)),
+        Transport::Rdma => Some(format!("nvme+rdma://{}", listen.address)),
+    };
+    args.listen.iter().filter_map(url).collect()
+}
+
 /// The ready line, and where else hosts can connect.
-fn announce(nqn: &Nqn, addresses: &[SocketAddr]) {
-    for address in addresses {
-        tracing::info!("listening on nvme+tcp://{address}/{nqn}");
+fn announce(nqn: &Nqn, listeners: &[String]) {
+    for listener in listeners {
+        tracing::info!("listening on {listener}/{nqn}");
     }
-    if let Some(address) = addresses.first() {
+    if let Some(listener) = listeners.first() {
         let mut stdout = std::io::stdout().lock();
-        let written = writeln!(stdout, "ready nvme+tcp://{address}/{nqn}");
+        let written = writeln!(stdout, "ready {listener}/{nqn}");
         if let Err(error) = written.and_then(|()| stdout.flush()) {
             // Nobody reads it; hosts are served all the same.
             tracing::warn!("cannot print the ready line: {error}");
@@ -396,7 +476,7 @@ fn raise_file_limit() {
 
 /// A name of this machine and this address, and of no other: two targets of one
 /// name would be two paths to the same data in the eyes of a host.
-fn default_nqn(listen: &[SocketAddr]) -> Nqn {
+fn default_nqn(address: SocketAddr) -> Nqn {
     const NAME_SPACE: Uuid = uuid!("5a0f6c3e-3c0b-4f0e-9d53-6b1c35c7a2d4");
     // The machine's id is not for the network to see, so it is hashed.
     let machine = ["/etc/machine-id", "/proc/sys/kernel/hostname"]
@@ -404,21 +484,29 @@ fn default_nqn(listen: &[SocketAddr]) -> Nqn {
         .filter_map(|path| fs::read_to_string(path).ok())
         .find(|id| !id.trim().is_empty())
         .unwrap_or_default();
-    let address = listen.first().map(SocketAddr::to_string);
     // A port that the system chooses does not tell one target from another.
-    let once = match listen.first() {
-        Some(address) if address.port() != 0 => String::new(),
-        _ => fs::read_to_string("/proc/sys/kernel/random/uuid")
+    let once = match address.port() {
+        1.. => String::new(),
+        0 => fs::read_to_string("/proc/sys/kernel/random/uuid")
             .unwrap_or_else(|_| std::process::id().to_string()),
     };
-    let name = format!("{} {}{once}", machine.trim(), address.unwrap_or_default());
+    let name = format!("{} {address}{once}", machine.trim());
     let uuid = Uuid::new_v5(&NAME_SPACE, name.as_bytes());
     format!("nqn.2014-08.org.nvmexpress:uuid:{uuid}")
         .parse()
         .unwrap_or_else(|_| unreachable!("68 characters of ASCII"))
 }
 
-fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+fn parse_listen(text: &str) -> Result<Listen, String> {
+    let (transport, address) = match text.split_once(':') {
+        Some(("tcp", address)) => (Some(Transport::Tcp), address),
+        Some(("rdma", address)) => (Some(Transport::Rdma), address),
+        _ => (None, text),
+    };
+    parse_address(address).map(|address| Listen { transport, address })
+}
+
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
     text.parse::<SocketAddr>()
         .or_else(|_| {
@@ -491,10 +579,15 @@ mod tests {
     fn defaults() {
         let args = parse("").unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(args.namespaces.0, [Spec::ram(256 << 20)]);
-        assert_eq!(args.listen, ["127.0.0.1:4420".parse().unwrap()]);
+        assert_eq!(args.listen, [parse_listen("127.0.0.1:4420").unwrap()]);
         let config = config(&args, Subsystem::new(Nqn::discovery()));
         let default = Config::default();
         assert_eq!(config.limits, default.limits);
+        assert_eq!(config.listen, ["127.0.0.1:4420".parse().unwrap()]);
+        assert!(config.rdma.listen.is_empty());
+        assert_eq!(config.rdma.inline_data, default.rdma.inline_data);
+        assert_eq!(config.rdma.shared_receives, default.rdma.shared_receives);
+        assert_eq!(config.rdma.budget, default.rdma.budget);
         assert_eq!(config.sockets, default.sockets);
         assert_eq!(config.controllers, default.controllers);
     }
@@ -508,7 +601,7 @@ mod tests {
             ("[::1]", "[::1]:4420"),
             ("::1", "[::1]:4420"),
         ] {
-            assert_eq!(parse_listen(text), Ok(address.parse().unwrap()), "{text}");
+            assert_eq!(parse_address(text), Ok(address.parse().unwrap()), "{text}");
         }
         for text in [
             "",
@@ -517,8 +610,41 @@ mod tests {
             "192.0.2.7:65536",
             "[::1",
             ":4420",
+            "rdma:",
+            "fc:192.0.2.7",
         ] {
             assert!(parse_listen(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_address_has_its_transport() {
+        let cases = [
+            ("--listen 192.0.2.7", "nvme+tcp://192.0.2.7:0", ""),
+            (
+                "--transport rdma --listen 192.0.2.7",
+                "nvme+rdma://192.0.2.7:4420",
+                "192.0.2.7:4420",
+            ),
+            (
+                "--listen 192.0.2.7 --listen rdma:192.0.2.8:4421",
+                "nvme+tcp://192.0.2.7:0 nvme+rdma://192.0.2.8:4421",
+                "192.0.2.8:4421",
+            ),
+            (
+                "--transport rdma --listen ::1 --listen tcp:192.0.2.7",
+                "nvme+rdma://[::1]:4420 nvme+tcp://192.0.2.7:0",
+                "[::1]:4420",
+            ),
+        ];
+        for (line, urls, rdma) in cases {
+            let args = parse(line).unwrap_or_else(|error| panic!("{error}"));
+            // As if the system chose the port.
+            let tcp = ["192.0.2.7:0".parse().unwrap()];
+            assert_eq!(listeners(&args, &tcp).join(" "), urls, "{line}");
+            let config = config(&args, Subsystem::new(Nqn::discovery()));
+            let listened: Vec<_> = config.rdma.listen.iter().map(ToString::to_string).collect();
+            assert_eq!(listened.join(" "), rdma, "{line}");
         }
     }
 
@@ -533,7 +659,7 @@ mod tests {
 
     #[test]
     fn a_default_name_belongs_to_its_address() {
-        let name = |text: &str| default_nqn(&[text.parse().unwrap()]);
+        let name = |text: &str| default_nqn(text.parse().unwrap());
         assert_eq!(name("127.0.0.1:4420"), name("127.0.0.1:4420"));
         assert_ne!(name("127.0.0.1:4420"), name("127.0.0.1:4421"));
         assert_ne!(name("127.0.0.1:0"), name("127.0.0.1:0"));
@@ -545,6 +671,8 @@ mod tests {
         for (line, explanation) in [
             ("--ram 1000", "not a multiple of the block size"),
             ("--listen here", "numeric address"),
+            ("--listen rdma:here", "numeric address"),
+            ("--transport fc", "[possible values: tcp, rdma]"),
             ("--tos 300", "0 to 255"),
             ("--queue-depth many", "invalid digit"),
         ] {

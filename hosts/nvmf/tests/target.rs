@@ -115,6 +115,51 @@ fn an_address_in_use_is_called_that() {
 }
 
 #[test]
+fn rdma_takes_libraries_and_a_device() {
+    let rdma = [
+        "target",
+        "--transport",
+        "rdma",
+        "--listen",
+        "127.0.0.1:4420",
+    ];
+    // A file of that name which is no library stands for none.
+    let directory = tempfile::tempdir().expect("a directory");
+    for library in ["libibverbs.so.1", "librdmacm.so.1"] {
+        std::fs::write(directory.path().join(library), "none").expect("a file");
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_nvmf"))
+        .args(rdma)
+        .env("LD_LIBRARY_PATH", directory.path())
+        .output()
+        .expect("the binary runs");
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    let said = error.lines().last().expect("an error");
+    assert!(
+        said.starts_with("nvmf: RDMA needs libibverbs and librdmacm, which cannot be loaded"),
+        "{error}"
+    );
+    assert!(
+        said.contains("install ibverbs-providers and librdmacm1"),
+        "{error}"
+    );
+
+    let output = nvmf(&[
+        "target",
+        "--listen",
+        "127.0.0.1:0",
+        "--listen",
+        "rdma:127.0.0.1:0",
+    ]);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("the port of an RDMA address is 0; it must be 1 to 65535"),
+        "{error}"
+    );
+}
+#[test]
 fn the_ready_line_names_the_first_listener_and_all_of_them_serve() {
     let target = Target::start(&[
         "--listen",

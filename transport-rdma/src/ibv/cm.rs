@@ -239,6 +239,13 @@ impl IbvCm {
         let pair = lock(&self.worker).qp(qp).map(|pair| pair.peer_ended);
         pair.unwrap_or(false)
     }
+
+    /// Whether an event said that the device was removed: its connections end one
+    /// by one, and nobody is listened to. Whoever listens, or is connected, is told.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        lock(&self.worker).removed
+    }
 }
 
 impl Cm for IbvCm {
@@ -379,6 +386,7 @@ impl Worker {
             };
             return Some(Event::Request { request, terms });
         }
+        self.removed |= copied.kind == event::DEVICE_REMOVAL;
         let pair = self.qp(qp)?;
         match copied.kind {
             event::ADDRESS_RESOLVED => {

@@ -81,6 +81,8 @@ pub(super) struct Worker {
     pub(super) events: VecDeque<Happened>,
     /// Where connections are made from, if that is not the system's choice.
     pub(super) from: Option<SocketAddr>,
+    /// The device is not there any more.
+    pub(super) removed: bool,
     pub(super) channel: Arc<Channel>,
     pub(super) limits: Limits,
     pub(super) srq: Option<SharedReceives>,
@@ -119,6 +121,7 @@ impl Worker {
             done: VecDeque::new(),
             events: VecDeque::new(),
             from: None,
+            removed: false,
             channel: Arc::new(Channel::new(domain.device.library())?),
             srq: (limits.shared_receives > 0)
                 .then(|| SharedReceives::new(&domain, limits.shared_receives))

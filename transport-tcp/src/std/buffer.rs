@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+#[cfg(feature = "rdma")]
+use super::rdma::Registered;
+
 /// Alignment of pages in bytes, and the smallest capacity.
 pub const ALIGNMENT: usize = 4096;
 
@@ -30,6 +33,31 @@ pub struct Buffer {
 enum Memory {
     Pages(Box<[Page]>),
     Bytes(Vec<u8>),
+    /// Of an RDMA worker, which takes it back as it was.
+    #[cfg(feature = "rdma")]
+    Registered(Registered),
+}
+
+#[cfg(feature = "rdma")]
+impl Buffer {
+    /// The memory of an RDMA worker, if it is that.
+    pub(super) fn into_registered(self) -> Option<Registered> {
+        match self.memory {
+            Memory::Registered(memory) => Some(memory),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(feature = "rdma")]
+impl From<Registered> for Buffer {
+    fn from(memory: Registered) -> Self {
+        Self {
+            len: memory.as_ref().len(),
+            memory: Memory::Registered(memory),
+            _charge: None,
+        }
+    }
 }
 
 impl Buffer {
@@ -49,6 +77,8 @@ impl Buffer {
         match &self.memory {
             Memory::Pages(pages) => pages.len() * ALIGNMENT,
             Memory::Bytes(bytes) => bytes.capacity(),
+            #[cfg(feature = "rdma")]
+            Memory::Registered(_) => self.len,
         }
     }
 }
@@ -79,6 +109,8 @@ impl From<Buffer> for Vec<u8> {
         match buffer.memory {
             Memory::Bytes(bytes) => bytes,
             Memory::Pages(pages) => pages.as_bytes()[..buffer.len].to_vec(),
+            #[cfg(feature = "rdma")]
+            Memory::Registered(memory) => memory.as_ref().to_vec(),
         }
     }
 }
@@ -88,6 +120,8 @@ impl AsRef<[u8]> for Buffer {
         match &self.memory {
             Memory::Pages(pages) => &pages.as_bytes()[..self.len],
             Memory::Bytes(bytes) => bytes,
+            #[cfg(feature = "rdma")]
+            Memory::Registered(memory) => memory.as_ref(),
         }
     }
 }
@@ -97,6 +131,8 @@ impl AsMut<[u8]> for Buffer {
         match &mut self.memory {
             Memory::Pages(pages) => &mut pages.as_mut_bytes()[..self.len],
             Memory::Bytes(bytes) => bytes,
+            #[cfg(feature = "rdma")]
+            Memory::Registered(memory) => memory.as_mut(),
         }
     }
 }

@@ -3,6 +3,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use nvmf_core::target::{self, Catalog, Listener, SubsystemKind};
+use nvmf_core::wire::discovery::Trtype;
 use nvmf_core::wire::ids::{Cntlid, Nqn, Nsid};
 
 use super::device::Namespace;
@@ -97,6 +98,7 @@ struct OwnedSubsystem {
 /// An address in the form that the discovery log has it.
 #[derive(Clone, Debug)]
 pub(super) struct OwnedListener {
+    trtype: Trtype,
     portid: u16,
     ipv6: bool,
     address: String,
@@ -104,7 +106,12 @@ pub(super) struct OwnedListener {
 }
 
 impl OwnedCatalog {
-    pub(super) fn new(subsystems: &[Subsystem], listeners: &[SocketAddr]) -> Result<Self, Error> {
+    /// Listens for hosts at the `tcp` addresses, which come first, and by RDMA at the others.
+    pub(super) fn new(
+        subsystems: &[Subsystem],
+        tcp: &[SocketAddr],
+        rdma: &[SocketAddr],
+    ) -> Result<Self, Error> {
         for (index, subsystem) in subsystems.iter().enumerate() {
             subsystem.check()?;
             let taken = subsystems[..index].iter().any(|s| s.nqn == subsystem.nqn);
@@ -112,12 +119,18 @@ impl OwnedCatalog {
                 return Err(Error::NqnTaken(Box::new(subsystem.nqn.clone())));
             }
         }
+        let tcp = tcp
+            .iter()
+            .map(|address| (OwnedListener::new as Make, address));
+        let rdma = rdma
+            .iter()
+            .map(|address| (OwnedListener::rdma as Make, address));
         Ok(Self {
             subsystems: subsystems.iter().map(OwnedSubsystem::new).collect(),
             discovery: Nqn::discovery(),
             listeners: (1..)
-                .zip(listeners)
-                .map(|(portid, address)| OwnedListener::new(portid, *address))
+                .zip(tcp.chain(rdma))
+                .map(|(portid, (make, address))| make(portid, *address))
                 .collect(),
         })
     }
@@ -148,12 +161,25 @@ impl OwnedSubsystem {
     }
 }
 
+/// Makes a listener of its identity and address.
+type Make = fn(u16, SocketAddr) -> OwnedListener;
+
 impl OwnedListener {
-    /// `portid` is what hosts see of the listener's identity.
+    /// For TCP. `portid` is what hosts see of the listener's identity.
     pub(super) fn new(portid: u16, address: SocketAddr) -> Self {
+        Self::of(Trtype::Tcp, portid, address)
+    }
+
+    /// For RDMA.
+    pub(super) fn rdma(portid: u16, address: SocketAddr) -> Self {
+        Self::of(Trtype::Rdma, portid, address)
+    }
+
+    fn of(trtype: Trtype, portid: u16, address: SocketAddr) -> Self {
         // A host that came by IPv4 to a dual-stack socket knows nothing of the mapping.
         let ip = address.ip().to_canonical();
         Self {
+            trtype,
             portid,
             ipv6: matches!(ip, IpAddr::V6(_)),
             address: ip.to_string(),
@@ -163,7 +189,7 @@ impl OwnedListener {
 
     pub(super) fn borrow(&self) -> Listener<'_> {
         Listener {
-            trtype: 3,
+            trtype: self.trtype.into(),
             adrfam: if self.ipv6 { 2 } else { 1 },
             traddr: &self.address,
             trsvcid: &self.port,
@@ -220,7 +246,7 @@ mod tests {
     #[test]
     fn the_discovery_subsystem_comes_last() {
         let subsystems = [Subsystem::new(nqn("nqn.a")), Subsystem::new(nqn("nqn.b"))];
-        let catalog = OwnedCatalog::new(&subsystems, &[]).unwrap();
+        let catalog = OwnedCatalog::new(&subsystems, &[], &[]).unwrap();
         let (index, found) = catalog.find(&Nqn::discovery()).unwrap();
         assert_eq!((index, found.kind), (2, SubsystemKind::Discovery));
         assert_eq!(catalog.find(&nqn("nqn.b")).unwrap().0, 1);
@@ -238,7 +264,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() {
         let refused = |subsystem: &Subsystem| {
-            OwnedCatalog::new(std::slice::from_ref(subsystem), &[]).is_err()
+            OwnedCatalog::new(std::slice::from_ref(subsystem), &[], &[]).is_err()
         };
         let good = Subsystem::new(nqn("nqn.a"));
         assert!(!refused(&good));
@@ -252,18 +278,22 @@ mod tests {
             );
         }
         assert!(refused(&Subsystem::new(Nqn::discovery())));
-        assert!(OwnedCatalog::new(&[good.clone(), good], &[]).is_err());
+        assert!(OwnedCatalog::new(&[good.clone(), good], &[], &[]).is_err());
     }
 
     #[test]
     fn listeners_are_numeric_and_numbered() {
         let addresses = ["127.0.0.1:4420", "[fe80::1]:8009"].map(|a| a.parse().unwrap());
-        let catalog = OwnedCatalog::new(&[], &addresses).unwrap();
+        let rdma = ["192.0.2.7:4420".parse().unwrap()];
+        let catalog = OwnedCatalog::new(&[], &addresses, &rdma).unwrap();
         let listener = catalog.listener(1).unwrap();
         assert_eq!((listener.adrfam, listener.portid), (2, 2));
         assert_eq!((listener.traddr, listener.trsvcid), ("fe80::1", "8009"));
         let listener = catalog.listener(0).unwrap();
         assert_eq!((listener.trtype, listener.adrfam), (3, 1));
-        assert!(catalog.listener(2).is_none());
+        let listener = catalog.listener(2).unwrap();
+        assert_eq!((listener.trtype, listener.portid), (1, 3));
+        assert_eq!(listener.traddr, "192.0.2.7");
+        assert!(catalog.listener(3).is_none());
     }
 }

@@ -38,6 +38,19 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// There is no library for RDMA; this says what to install.
+    #[cfg(feature = "rdma")]
+    #[error(transparent)]
+    NoRdma(nvmf_rdma::ibv::Missing),
+    /// No RDMA device has the address, or it refuses something.
+    #[cfg(feature = "rdma")]
+    #[error("cannot listen on {address} by RDMA: {reason}")]
+    Rdma {
+        /// Where the target was to listen.
+        address: SocketAddr,
+        /// What was wrong.
+        reason: String,
+    },
     /// [`Config::listen`](super::target::Config::listen) is empty.
     #[error("the target listens nowhere; give it an address")]
     NoListener,

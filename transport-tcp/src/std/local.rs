@@ -206,7 +206,7 @@ impl Backend for Surroundings<'_> {
 }
 
 /// Bytes of buffers that a connection may have, as far as it can choose.
-fn per_connection(limits: &Limits) -> usize {
+pub(super) fn per_connection(limits: &Limits) -> usize {
     const ENOUGH_TO_STREAM: usize = 4 << 20;
     ENOUGH_TO_STREAM.max(limits.transfer as usize)
 }

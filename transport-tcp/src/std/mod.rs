@@ -7,6 +7,7 @@
 //! | [`catalog`] | the subsystems of a target |
 //! | [`device`] | what a namespace is stored on |
 //! | [`buffer`], [`mapping`] | memory for data under way, and memory that is lent to the kernel |
+//! | `rdma` | connections over RDMA devices, beside those over TCP (feature `rdma`) |
 //! | [`gather`], [`waker`] | one system call for many pieces; waking a worker |
 //!
 //! A [`target::Target`] has one thread that accepts, and workers. A connection
@@ -29,6 +30,8 @@ mod mailbox;
 pub mod mapping;
 mod outbox;
 mod placement;
+#[cfg(feature = "rdma")]
+pub mod rdma;
 mod shared;
 mod slots;
 mod socket;

@@ -34,6 +34,9 @@ pub(super) struct Shared {
     /// do with one transfer at a time.
     pub(super) buffers: usize,
     pub(super) mailboxes: Box<[Mailbox]>,
+    /// Where RDMA is listened. Workers there are numbered after those with a mailbox here.
+    #[cfg(feature = "rdma")]
+    pub(super) ports: Box<[Arc<super::rdma::Port>]>,
     controllers: Mutex<Controllers>,
     placement: Mutex<Placement>,
     stopping: AtomicBool,
@@ -51,6 +54,8 @@ pub(super) struct Settings {
     pub(super) stop_timeout: Duration,
     pub(super) buffers: usize,
     pub(super) controllers: usize,
+    #[cfg(feature = "rdma")]
+    pub(super) ports: Box<[Arc<super::rdma::Port>]>,
 }
 
 impl Shared {
@@ -69,6 +74,8 @@ impl Shared {
             buffers: settings.buffers,
             placement: Mutex::new(Placement::new(mailboxes.len())),
             mailboxes,
+            #[cfg(feature = "rdma")]
+            ports: settings.ports,
             controllers: Mutex::new(Registry::new(slots)),
             stopping: AtomicBool::new(false),
             epoch: std::time::Instant::now(),
@@ -87,6 +94,10 @@ impl Shared {
         if first {
             for mailbox in &self.mailboxes {
                 mailbox.put(Message::Stop);
+            }
+            #[cfg(feature = "rdma")]
+            for port in &self.ports {
+                port.stop();
             }
         }
         first
@@ -138,6 +149,10 @@ impl Shared {
             if worker != except {
                 mailbox.put(Message::ControllerChanged(Arc::clone(controller)));
             }
+        }
+        #[cfg(feature = "rdma")]
+        for port in &self.ports {
+            port.controller_changed(controller, except);
         }
     }
 

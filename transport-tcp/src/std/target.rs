@@ -44,8 +44,11 @@ use super::worker::Worker;
 /// What a target is. Start from [`Config::default`].
 #[derive(Clone)]
 pub struct Config {
-    /// Where to listen; at least one address. Port 0 is any free port.
+    /// Where to listen for TCP. Port 0 is any free port.
     pub listen: Vec<SocketAddr>,
+    /// Where to listen for RDMA, and how. At one address at least the target listens.
+    #[cfg(feature = "rdma")]
+    pub rdma: super::rdma::Config,
     /// Options of the sockets.
     pub sockets: SocketOptions,
     /// What is served, beside the discovery subsystem, which is always there.
@@ -77,6 +80,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: Vec::new(),
+            #[cfg(feature = "rdma")]
+            rdma: super::rdma::Config::default(),
             sockets: SocketOptions::default(),
             subsystems: Vec::new(),
             limits: Limits {
@@ -163,7 +168,17 @@ impl Config {
                 return Err(Error::OutOfRange { what, value, range });
             }
         }
+        #[cfg(feature = "rdma")]
+        self.rdma.check()?;
         Ok(())
+    }
+
+    /// Where it is listened for RDMA.
+    fn rdma_addresses(&self) -> &[SocketAddr] {
+        #[cfg(feature = "rdma")]
+        return &self.rdma.listen;
+        #[cfg(not(feature = "rdma"))]
+        return &[];
     }
 }
 
@@ -173,6 +188,8 @@ pub struct Target {
     listeners: Vec<TcpListener>,
     addresses: Vec<SocketAddr>,
     workers: Vec<Worker>,
+    #[cfg(feature = "rdma")]
+    rdma: super::rdma::Waiting,
     cores: Vec<usize>,
     stopper: Stopper,
 }
@@ -199,7 +216,7 @@ impl Target {
     /// [`Error`] says what is wrong and what to do about it.
     pub fn bind(config: Config) -> Result<Self, Error> {
         config.check()?;
-        if config.listen.is_empty() {
+        if config.listen.is_empty() && config.rdma_addresses().is_empty() {
             return Err(Error::NoListener);
         }
         let listeners = config
@@ -217,9 +234,14 @@ impl Target {
                     .map_err(|source| Error::listen(*address, source))
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let catalog = OwnedCatalog::new(&config.subsystems, &addresses)?;
+        let catalog = OwnedCatalog::new(&config.subsystems, &addresses, config.rdma_addresses())?;
         let available = cores();
-        let count = config.workers.unwrap_or(available.len()).max(1);
+        let count = match listeners.len() {
+            0 => 0,
+            _ => config.workers.unwrap_or(available.len()).max(1),
+        };
+        #[cfg(feature = "rdma")]
+        let found = super::rdma::find(&config.rdma, count, listeners.len(), available.len())?;
         let start = |worker| move |error: rustix::io::Errno| Error::start(worker, error.into());
         let mailboxes = (0..count)
             .map(|worker| Mailbox::new().map_err(start(worker)))
@@ -234,6 +256,8 @@ impl Target {
             stop_timeout: config.stop_timeout,
             buffers: config.buffers,
             controllers: config.controllers,
+            #[cfg(feature = "rdma")]
+            ports: found.ports(),
         };
         let shared = Arc::new(Shared::new(settings, mailboxes));
         let workers = (0..count)
@@ -241,11 +265,21 @@ impl Target {
                 Worker::new(worker, Arc::clone(&shared), &config.subsystems).map_err(start(worker))
             })
             .collect::<Result<_, _>>()?;
+        let stopper = Stopper {
+            shared: Arc::clone(&shared),
+            acceptor: Waker::new().map_err(start(0))?,
+        };
         Ok(Self {
-            stopper: Stopper {
-                shared: Arc::clone(&shared),
-                acceptor: Waker::new().map_err(start(0))?,
-            },
+            #[cfg(feature = "rdma")]
+            rdma: super::rdma::Waiting::start(
+                found,
+                &config.rdma,
+                &shared,
+                &config.subsystems,
+                if config.pin { &available } else { &[] },
+                &StopOnPanic(stopper.clone()),
+            )?,
+            stopper,
             shared,
             listeners,
             addresses,
@@ -259,7 +293,7 @@ impl Target {
         })
     }
 
-    /// Where it listens, in the order of [`Config::listen`], with the ports that were chosen.
+    /// Where it listens for TCP, in the order of [`Config::listen`], with the ports that were chosen.
     #[must_use]
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.addresses
@@ -300,10 +334,18 @@ impl Target {
                 }
             }
         }
+        #[cfg(feature = "rdma")]
+        let rdma: Vec<_> = self.rdma.run().collect();
         acceptor::run(&self.listeners, &self.stopper.acceptor, &self.shared);
         // Whoever tries to connect from now on is refused at once.
         drop(self.listeners);
         for (worker, thread) in threads.into_iter().enumerate() {
+            if thread.join().is_err() {
+                outcome = Err(Error::WorkerPanicked { worker });
+            }
+        }
+        #[cfg(feature = "rdma")]
+        for (worker, thread) in rdma {
             if thread.join().is_err() {
                 outcome = Err(Error::WorkerPanicked { worker });
             }
@@ -354,7 +396,8 @@ impl Running {
 }
 
 /// A target without one of its workers would leave hosts waiting.
-struct StopOnPanic(Stopper);
+#[derive(Clone)]
+pub(super) struct StopOnPanic(Stopper);
 
 impl Drop for StopOnPanic {
     fn drop(&mut self) {
@@ -375,7 +418,7 @@ fn cores() -> Vec<usize> {
 }
 
 /// Keeps the calling thread on one core; if that is not permitted, it runs anywhere.
-fn pin(core: usize) {
+pub(super) fn pin(core: usize) {
     let mut set = CpuSet::new();
     set.set(core);
     if let Err(error) = sched_setaffinity(None, &set) {
