@@ -57,8 +57,9 @@ impl Clock {
     /// Now.
     #[must_use]
     pub fn now(&self) -> Instant {
-        let ticks = u128::from(self.ticks());
-        Instant::from_micros((ticks * 1_000_000 / u128::from(self.frequency)) as u64)
+        let ticks = self.ticks();
+        let (seconds, rest) = (ticks / self.frequency, ticks % self.frequency);
+        Instant::from_micros(seconds * 1_000_000 + rest * 1_000_000 / self.frequency)
     }
 
     /// Sleeps until `deadline`, or until a device has an interrupt.

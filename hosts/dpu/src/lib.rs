@@ -3,6 +3,7 @@
 #![no_std]
 
 core::arch::global_asm!(include_str!("start.s"));
+core::arch::global_asm!(include_str!("copy.s"));
 
 use smoltcp::wire::{Ipv4Address, Ipv4Cidr};
 
