@@ -1,4 +1,5 @@
 //! The board's devices, which are behind 32 virtio transports.
+use core::arch::asm;
 use core::ptr::NonNull;
 
 use virtio_drivers::transport::mmio::{MmioTransport, VirtIOHeader};
@@ -45,6 +46,9 @@ impl Lines {
         for device in self.0.iter().flatten() {
             device.write(INTERRUPT_ACK, device.read(INTERRUPT_STATUS));
         }
+        // SAFETY: it waits. What is read from here on is no older than that: else an
+        // interrupt could be taken back whose news was not seen yet.
+        unsafe { asm!("dsb sy", options(nostack)) };
     }
 }
 

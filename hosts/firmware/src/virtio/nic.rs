@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "a device moves the bytes")]
 
 use core::fmt;
+use core::sync::atomic::{Ordering, fence};
 
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
@@ -93,6 +94,7 @@ impl<H: Hal, T: Transport, const QUEUE: usize> Nic<H, T, QUEUE> {
             sent: [None; QUEUE],
             header,
             news: false,
+            waits: false,
         };
         // What was sent is looked at when there is more to send.
         sender.queue.set_dev_notify(false);
@@ -174,11 +176,31 @@ struct Sender<H: Hal, const QUEUE: usize> {
     sent: [Option<(u16, u16)>; QUEUE],
     header: usize,
     news: bool,
+    /// The device has all frames, and tells by an interrupt when it gives one back.
+    waits: bool,
 }
 
 impl<H: Hal, const QUEUE: usize> Sender<H, QUEUE> {
-    /// Takes back what was sent. Whether there is a frame to be filled.
+    /// Whether there is a frame to be filled. If not, an interrupt comes with one: even what
+    /// arrived is not looked at before, and nothing else might end the board's sleep.
     fn has_room(&mut self) -> bool {
+        self.take_back();
+        if self.left == 0 && !self.waits {
+            self.waits = true;
+            self.queue.set_dev_notify(true);
+            // The device may have looked at that just before, and given all back.
+            fence(Ordering::SeqCst);
+            self.take_back();
+        }
+        if self.left > 0 && self.waits {
+            self.waits = false;
+            self.queue.set_dev_notify(false);
+        }
+        self.left > 0
+    }
+
+    /// Takes back what was sent.
+    fn take_back(&mut self) {
         while let Some(head) = self.queue.peek_used() {
             let sent = self.sent.get_mut(usize::from(head));
             let Some((at, len)) = sent.and_then(Option::take) else {
@@ -192,12 +214,11 @@ impl<H: Hal, const QUEUE: usize> Sender<H, QUEUE> {
             self.free[self.left] = at;
             self.left += 1;
         }
-        self.left > 0
     }
 
     fn send(&mut self, at: u16, len: usize) {
         let frame = &self.frames[usize::from(at)].0[..len];
-        // SAFETY: `pop_used` in `has_room` ends the borrow; nobody changes the frame
+        // SAFETY: `pop_used` in `take_back` ends the borrow; nobody changes the frame
         // before, as it is not in the list of those that are free. It is there
         // for ever, and if the device is given up before, it is reset first.
         let head = unsafe { self.queue.add(&[frame], &mut []) };

@@ -180,6 +180,13 @@ impl Fake {
     fn end(&self, queue: usize, head: u16, len: usize) {
         self.0.borrow_mut().end(queue, head, len);
     }
+
+    /// Whether the driver wants an interrupt when a chain comes back.
+    fn interrupts(&self, queue: usize) -> bool {
+        let queue = self.0.borrow().queues[queue].unwrap();
+        // SAFETY: the driver gave this address for its queue.
+        unsafe { (queue.available as *const u16).read_volatile() & 1 == 0 }
+    }
 }
 
 impl Transport for Fake {

@@ -57,6 +57,25 @@ fn sends_and_tells_once() {
 }
 
 #[test]
+fn what_arrived_is_looked_at_once_there_is_room_to_answer() {
+    let (fake, mut nic) = start(VERSION_1);
+    assert!(fake.interrupts(RECEIVE) && !fake.interrupts(TRANSMIT));
+    for _ in 0..4 {
+        let to_send = nic.transmit(Instant::ZERO).expect("room for a frame");
+        to_send.consume(60, |_| {});
+    }
+    let chain = fake.next(RECEIVE).unwrap();
+    fake.end(RECEIVE, chain.head, 72);
+    // The board sleeps now: whoever makes room wakes it.
+    assert!(nic.receive(Instant::ZERO).is_none());
+    assert!(fake.interrupts(TRANSMIT));
+    let chain = fake.next(TRANSMIT).unwrap();
+    fake.end(TRANSMIT, chain.head, 0);
+    assert!(nic.receive(Instant::ZERO).is_some());
+    assert!(!fake.interrupts(TRANSMIT));
+}
+
+#[test]
 fn headers_were_shorter_once() {
     let (fake, mut nic) = start(0);
     nic.transmit(Instant::ZERO).unwrap().consume(5, |_| {});
