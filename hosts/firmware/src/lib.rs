@@ -11,6 +11,7 @@
 //! | [`sd`] | SD cards over SPI |
 //! | `virtio` | virtio disks and network cards (feature `virtio`) |
 //! | [`nor`] | NOR flash over SPI |
+//! | [`display`] | a display that says how the server does (feature `display`) |
 //! | [`services`] | echo, discard and chargen on the same TCP stack, to compare with |
 //!
 //! ```text
@@ -27,6 +28,8 @@
 extern crate std;
 
 pub mod address;
+#[cfg(feature = "display")]
+pub mod display;
 pub mod nor;
 pub mod ram;
 pub mod sd;

@@ -8,6 +8,7 @@ use cortex_m_rt::exception;
 use embedded_hal::delay::DelayNs;
 use nvmf_core::time::Instant;
 
+use crate::gpio;
 use crate::registers::Registers;
 
 /// The processor's clock, in Hz and MHz.
@@ -208,10 +209,7 @@ impl Uart {
     }
 
     fn start(uart: Registers, port: Registers, pins: u32) -> Self {
-        const GPIO_AFSEL: usize = 0x420;
-        const GPIO_DEN: usize = 0x51C;
-        port.set(GPIO_AFSEL, pins);
-        port.set(GPIO_DEN, pins);
+        gpio::lend(port, pins);
         uart.write(uart::CTL, 0);
         // In 64ths: the clock over 16 times the rate.
         const DIVISOR: u32 = (CLOCK * 4 + 115_200 / 2) / 115_200;

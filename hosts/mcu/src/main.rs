@@ -3,7 +3,10 @@
 #![no_main]
 
 mod board;
+#[cfg(feature = "display")]
+mod display;
 mod ethernet;
+mod gpio;
 mod log;
 mod registers;
 mod ssi;
@@ -15,6 +18,8 @@ use cortex_m::singleton;
 use cortex_m_rt::entry;
 use embedded_hal::delay::DelayNs;
 use nvmf_core::digest::portable;
+#[cfg(feature = "display")]
+use nvmf_core::time::sooner;
 use nvmf_core::wire::ids::Nqn;
 use nvmf_firmware::address::Addressing;
 use nvmf_firmware::sd::Card;
@@ -25,7 +30,9 @@ use smoltcp::wire::{Ipv4Address, Ipv4Cidr};
 
 use self::board::{Clock, Delay, Uart};
 use self::ethernet::Ethernet;
-use self::ssi::{CardSelect, Ssi};
+use self::gpio::Output;
+use self::registers::Registers;
+use self::ssi::Ssi;
 
 /// Queues at a time: two associations, of an admin queue and an I/O queue each.
 const CONNECTIONS: usize = 4;
@@ -65,8 +72,9 @@ fn main() -> ! {
     NIC.start(mac);
 
     let nqn = singleton!(: Nqn = NQN.parse().expect("an NQN")).expect("made once");
+    let select = Output::high(Registers::GPIO_D, 0);
     let card = loop {
-        match Card::start(Ssi::start(), CardSelect::start(), &mut Delay) {
+        match Card::start(Ssi::start(), select, &mut Delay) {
             Ok(card) => break card,
             Err(fault) => {
                 let _ = writeln!(uart, "waiting for an SD card: {fault:?}");
@@ -74,7 +82,7 @@ fn main() -> ! {
             }
         }
     };
-    let card = singleton!(: Card<Ssi, CardSelect> = card).expect("made once");
+    let card = singleton!(: Card<Ssi, Output> = card).expect("made once");
     let disk: Device<'static> = card;
     let devices = singleton!(: [Device<'static>; 1] = [disk]).expect("made once");
     let settings = Settings {
@@ -91,6 +99,8 @@ fn main() -> ! {
     let mut server: Server<CONNECTIONS, DEPTH> =
         Server::new(&settings, ARENA, TABLES, devices, NIC, clock.now());
     Ethernet::unmask();
+    #[cfg(feature = "display")]
+    let mut display = display::start(select, settings.port);
     let mut address = None;
     loop {
         let deadline = server.step(NIC, clock.now(), |event| log::say(&mut uart, &event));
@@ -102,6 +112,11 @@ fn main() -> ! {
                 None => writeln!(uart, "waiting for an address"),
             };
         }
+        #[cfg(feature = "display")]
+        let deadline = sooner(
+            deadline,
+            display.as_mut().map(|it| it.step(clock.now(), &status)),
+        );
         clock.sleep(deadline, Ethernet::arm);
     }
 }

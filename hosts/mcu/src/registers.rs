@@ -7,6 +7,8 @@ pub(crate) struct Registers(usize);
 impl Registers {
     pub(crate) const SYSTEM: Self = Self(0x400F_E000);
     pub(crate) const GPIO_A: Self = Self(0x4000_4000);
+    #[cfg(feature = "display")]
+    pub(crate) const GPIO_C: Self = Self(0x4000_6000);
     pub(crate) const GPIO_D: Self = Self(0x4000_7000);
     pub(crate) const SSI0: Self = Self(0x4000_8000);
     pub(crate) const UART0: Self = Self(0x4000_C000);

@@ -1,10 +1,12 @@
-//! The synchronous serial interface, a PL022, as an SPI bus; and the SD card's select.
+//! The synchronous serial interface, a PL022, as an SPI bus.
 use core::convert::Infallible;
+use core::sync::atomic::{AtomicBool, Ordering};
 
-use embedded_hal::{digital, spi};
+use embedded_hal::spi;
 use nvmf_firmware::sd::Bus;
 
 use crate::board::CLOCK;
+use crate::gpio;
 use crate::registers::Registers;
 
 const SSI: Registers = Registers::SSI0;
@@ -17,18 +19,8 @@ const CPSR: usize = 0x10;
 /// Words that the FIFO takes.
 const FIFO: usize = 8;
 
-/// Registers of a GPIO port.
-mod gpio {
-    pub(super) const DIR: usize = 0x400;
-    pub(super) const AFSEL: usize = 0x420;
-    pub(super) const PUR: usize = 0x510;
-    pub(super) const DEN: usize = 0x51C;
-
-    /// The data register through a mask, so that other pins keep their state.
-    pub(super) const fn data(pins: u32) -> usize {
-        (pins << 2) as usize
-    }
-}
+/// Whether something else waits until the card is not selected.
+static WANTED: AtomicBool = AtomicBool::new(false);
 
 /// Master, 8 bits, mode 0.
 pub(crate) struct Ssi;
@@ -38,14 +30,24 @@ impl Ssi {
         const CLOCK_RECEIVE_TRANSMIT: u32 = 0b11_0100;
         const RECEIVE: u32 = 0b01_0000;
         let port = Registers::GPIO_A;
-        port.set(gpio::AFSEL, CLOCK_RECEIVE_TRANSMIT);
-        port.set(gpio::DEN, CLOCK_RECEIVE_TRANSMIT);
-        port.set(gpio::PUR, RECEIVE);
+        gpio::lend(port, CLOCK_RECEIVE_TRANSMIT);
+        gpio::pull_up(port, RECEIVE);
         Self
     }
 
-    /// An even number, 2 to 254.
-    fn set_divisor(&mut self, divisor: u32) {
+    /// Whether something else than the card wants to have the bus next.
+    #[cfg(feature = "display")]
+    pub(crate) fn want(&mut self, wanted: bool) {
+        WANTED.store(wanted, Ordering::Relaxed);
+    }
+
+    #[cfg(feature = "display")]
+    pub(crate) fn divisor(&self) -> u32 {
+        SSI.read(CPSR)
+    }
+
+    /// Of the processor's clock: an even number, 2 to 254.
+    pub(crate) fn set_divisor(&mut self, divisor: u32) {
         const EIGHT_BITS: u32 = 7;
         const ENABLE: u32 = 1 << 1;
         SSI.write(CR1, 0);
@@ -83,6 +85,10 @@ impl Bus for Ssi {
         self.set_divisor(DIVISOR);
         CLOCK / DIVISOR / 8 / 1000
     }
+
+    fn is_wanted(&self) -> bool {
+        WANTED.load(Ordering::Relaxed)
+    }
 }
 
 impl spi::ErrorType for Ssi {
@@ -119,36 +125,6 @@ impl spi::SpiBus for Ssi {
     }
 
     fn flush(&mut self) -> Result<(), Infallible> {
-        Ok(())
-    }
-}
-
-/// PD0, which is low while the card is selected.
-pub(crate) struct CardSelect;
-
-const SELECT: u32 = 1 << 0;
-
-impl CardSelect {
-    pub(crate) fn start() -> Self {
-        Registers::GPIO_D.set(gpio::DIR, SELECT);
-        Registers::GPIO_D.set(gpio::DEN, SELECT);
-        Registers::GPIO_D.write(gpio::data(SELECT), SELECT);
-        Self
-    }
-}
-
-impl digital::ErrorType for CardSelect {
-    type Error = Infallible;
-}
-
-impl digital::OutputPin for CardSelect {
-    fn set_low(&mut self) -> Result<(), Infallible> {
-        Registers::GPIO_D.write(gpio::data(SELECT), 0);
-        Ok(())
-    }
-
-    fn set_high(&mut self) -> Result<(), Infallible> {
-        Registers::GPIO_D.write(gpio::data(SELECT), SELECT);
         Ok(())
     }
 }

@@ -42,6 +42,12 @@ pub trait Bus: SpiBus {
     /// What is used from then on, 25 MHz at most. Says how many bytes pass in a
     /// millisecond.
     fn fast(&mut self) -> u32;
+
+    /// Whether something else waits for the bus. The card begins no command until it has
+    /// had it, which must not take it long.
+    fn is_wanted(&self) -> bool {
+        false
+    }
 }
 
 /// A card that was up, and may be pulled and put back.
@@ -160,6 +166,9 @@ impl<SPI: Bus, CS: OutputPin> Card<SPI, CS> {
     }
 
     fn command(&mut self, running: &mut Running) -> Result<(), Fault> {
+        if self.wire.spi.is_wanted() {
+            return Ok(());
+        }
         self.wire.select()?;
         let extent = running.extent;
         let at = if self.identity.by_block {

@@ -43,6 +43,8 @@ struct Model {
     fast: bool,
     /// Eight clocks passed since it answered: a command may come.
     rested: bool,
+    /// Something else waits for the bus.
+    wanted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -278,6 +280,10 @@ impl Bus for Socket {
         self.0.borrow_mut().fast = true;
         10
     }
+
+    fn is_wanted(&self) -> bool {
+        self.0.borrow().wanted
+    }
 }
 
 impl digital::ErrorType for Socket {
@@ -328,6 +334,7 @@ fn card(delay: usize) -> (TestCard, Rc<RefCell<Model>>) {
         stuck: false,
         fast: true,
         rested: false,
+        wanted: false,
     }));
     let socket = || Socket(Rc::clone(&model));
     let card = Card::start(socket(), socket(), &mut NoDelay).unwrap();
@@ -492,4 +499,30 @@ fn one_request_at_a_time() {
         Submit::Busy(request) => assert_eq!(request.tag, 2),
         other => panic!("{}", format!("{other:?}")),
     }
+}
+
+#[test]
+fn others_have_the_bus_between_commands() {
+    let (mut card, model) = card(0);
+    let request = Request {
+        tag: 1,
+        op: Op::Verify(extent(0, 2)),
+        buffer: None,
+    };
+    model.borrow_mut().wanted = true;
+    assert!(matches!(card.submit(request), Submit::Pending));
+    for _ in 0..10 {
+        assert!(card.poll().is_none());
+        assert!(!model.borrow().selected);
+    }
+    // And not amid them.
+    model.borrow_mut().wanted = false;
+    assert!(card.poll().is_none());
+    model.borrow_mut().wanted = true;
+    let completion = (0..100).find_map(|_| {
+        assert!(model.borrow().selected);
+        card.poll()
+    });
+    assert_eq!(completion.expect("it ends").result, Ok(()));
+    assert!(!model.borrow().selected);
 }

@@ -8,6 +8,9 @@
 mod board;
 #[path = "../ethernet.rs"]
 mod ethernet;
+#[allow(dead_code, reason = "it is the target's too")]
+#[path = "../gpio.rs"]
+mod gpio;
 #[allow(dead_code, reason = "they are the target's too")]
 #[path = "../registers.rs"]
 mod registers;
