@@ -198,6 +198,8 @@ impl core::error::Error for LogError {}
 /// A discovery controller to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiscoveryController {
+    /// Over what it is reached: TCP or RDMA.
+    pub trtype: Trtype,
     /// Where it is.
     pub address: SocketAddr,
     /// Its subsystem.
@@ -219,6 +221,7 @@ pub struct Walk<const N: usize> {
     /// Those that were asked, then those that are to be.
     controllers: Vec<DiscoveryController, N>,
     asked: usize,
+    transports: &'static [Trtype],
 }
 
 /// What an entry is.
@@ -239,7 +242,7 @@ pub enum Found {
 /// Why a referral is not followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It is over another transport than TCP.
+    /// It is over a transport that is not followed.
     Transport,
     /// Its address or its port is not numeric.
     Address,
@@ -254,12 +257,24 @@ pub enum Why {
 }
 
 impl<const N: usize> Walk<N> {
-    /// From this controller on.
+    /// From this controller on, over TCP.
     #[must_use]
     pub fn new(address: SocketAddr, subnqn: Nqn) -> Self {
+        Self::over(Trtype::Tcp, address, subnqn, &[Trtype::Tcp])
+    }
+
+    /// From this controller on; referrals are followed over `transports`, which have IP addresses.
+    #[must_use]
+    pub fn over(
+        trtype: Trtype,
+        address: SocketAddr,
+        subnqn: Nqn,
+        transports: &'static [Trtype],
+    ) -> Self {
         let mut controllers = Vec::new();
         // Without room for one, none is asked.
         let _ = controllers.push(DiscoveryController {
+            trtype,
             address,
             subnqn,
             depth: 0,
@@ -267,6 +282,7 @@ impl<const N: usize> Walk<N> {
         Self {
             controllers,
             asked: 0,
+            transports,
         }
     }
 
@@ -288,14 +304,17 @@ impl<const N: usize> Walk<N> {
     }
 
     fn follow(&mut self, entry: &DiscoveryEntry) -> Result<Found, Why> {
-        if entry.trtype() != Trtype::Tcp {
+        let trtype = entry.trtype();
+        if !self.transports.contains(&trtype) {
             return Err(Why::Transport);
         }
         let address = socket_address(entry).ok_or(Why::Address)?;
         let subnqn = entry.subnqn().map_err(|_| Why::Name)?;
         let mut known = self.controllers.iter();
         if entry.eflags().dupretinfo()
-            || known.any(|known| known.address == address && known.subnqn == subnqn)
+            || known.any(|known| {
+                known.trtype == trtype && known.address == address && known.subnqn == subnqn
+            })
         {
             return Ok(Found::Known);
         }
@@ -306,6 +325,7 @@ impl<const N: usize> Walk<N> {
             return Err(Why::TooDeep);
         }
         let controller = DiscoveryController {
+            trtype,
             address,
             subnqn,
             depth,
@@ -331,7 +351,7 @@ pub fn socket_address(entry: &DiscoveryEntry) -> Option<SocketAddr> {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Transport => "it is not over TCP",
+            Self::Transport => "it is over another transport",
             Self::Address => "its address or port is not numeric",
             Self::Name => "its SUBNQN is no name",
             Self::TooDeep => "too many referrals lead to it",

@@ -178,6 +178,8 @@ impl Exit {
             Error::Resolve { .. }
             | Error::NothingListens { .. }
             | Error::Connect { .. }
+            | Error::NoRdmaDevice { .. }
+            | Error::RdmaFault(_)
             | Error::NoIcResp { .. }
             | Error::Closed
             | Error::Lost(_)
@@ -194,6 +196,7 @@ impl Exit {
             ) => Self::Connection,
             Error::Failed { status, .. } if status.is(Status::COMPARE_FAILURE) => Self::Differs,
             Error::Controller(_)
+            | Error::Rejected { .. }
             | Error::Failed { .. }
             | Error::NoSuchNamespace { .. }
             | Error::NamespaceReplaced { .. }

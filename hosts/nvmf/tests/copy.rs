@@ -189,7 +189,7 @@ fn a_copy_that_cannot_be_changes_nothing() {
     // The same of read.
     let error = failure(1, &["read", &first, "--data", &kept, "--data-size", "2M"]);
     assert!(error.contains("beyond the end"), "{error}");
-    let usage = nvmf(&["copy", "nvme+rdma://h/n", &kept]);
+    let usage = nvmf(&["copy", "nvme+fc://h/n", &kept]);
     assert_eq!(usage.status.code(), Some(2), "{}", text(&usage.stderr));
     json_failure(2, &["copy", &first, "-"]);
     assert!(read(&first) == old && read(&second) == old);

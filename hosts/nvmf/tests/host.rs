@@ -249,6 +249,32 @@ fn nobody_there() {
 }
 
 #[test]
+fn rdma_without_its_libraries_says_what_to_install() {
+    let folder = tempfile::tempdir().unwrap();
+    // In the way of those that this system may have.
+    fs::write(folder.path().join("libibverbs.so.1"), "").unwrap();
+    let url = "nvme+rdma://127.0.0.1/nqn.a?nsid=1";
+    let connect = &["connect", url, "--ctrl-loss-tmo", "-1"][..];
+    for args in [
+        &["discover", "nvme+rdma://127.0.0.1"][..],
+        &["read", url],
+        connect,
+    ] {
+        let failed = Command::new(env!("CARGO_BIN_EXE_nvmf"))
+            .args(args)
+            .env("LD_LIBRARY_PATH", folder.path())
+            .output()
+            .unwrap();
+        let error = text(&failed.stderr);
+        assert_eq!(failed.status.code(), Some(1), "{args:?}: {error}");
+        let missing = "nvmf: RDMA needs libibverbs and librdmacm, which cannot be loaded";
+        assert!(error.starts_with(missing), "{args:?}: {error}");
+        let install = "install ibverbs-providers and librdmacm1";
+        assert!(error.contains(install), "{args:?}: {error}");
+    }
+}
+
+#[test]
 fn arguments_that_make_no_sense_are_explained() {
     for (args, explanation) in [
         (&["discover"][..], "<URL>"),

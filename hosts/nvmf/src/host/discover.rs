@@ -2,7 +2,7 @@
 use anyhow::anyhow;
 use nvmf_core::host::discovery::Why;
 use nvmf_core::wire::discovery::{DiscoveryEntry, Trtype};
-use nvmf_tcp::std::host::{self, Discovered, Options, Parameters, Problem, Url};
+use nvmf_tcp::std::host::{self, Discovered, Options, Parameters, Problem, Transport, Url};
 use serde_json::{Value, json};
 
 use super::connection::explain;
@@ -86,10 +86,12 @@ fn line(found: &Discovered) -> String {
 
 /// Where the entry leads to, if this host can go there.
 pub(super) fn url(entry: &DiscoveryEntry) -> Option<Url> {
-    if entry.trtype() != Trtype::Tcp {
-        return None;
-    }
     Some(Url {
+        transport: match entry.trtype() {
+            Trtype::Tcp => Transport::Tcp,
+            Trtype::Rdma => Transport::Rdma,
+            _ => return None,
+        },
         host: entry.traddr()?.to_owned(),
         port: entry.trsvcid()?.parse().ok()?,
         subnqn: Some(entry.subnqn().ok()?),

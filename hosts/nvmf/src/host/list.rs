@@ -71,6 +71,7 @@ fn subsystems(url: &Url, options: &Options, failures: &mut Failures) -> anyhow::
     for Discovered { entry, .. } in discover::all(url, options, failures)? {
         if entry.subtype() == Subtype::Nvm
             && let Some(found) = discover::url(&entry)
+            && found.transport == url.transport
         {
             let found = Url {
                 parameters: url.parameters.clone(),

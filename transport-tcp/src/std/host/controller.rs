@@ -21,7 +21,7 @@ use super::commands::Payload;
 use super::error::Error;
 use super::namespace::Namespace;
 use super::options::Options;
-use super::queue::{Completion, Line, Queue};
+use super::queue::{Completion, Line, Purpose, Queue};
 use super::url::Url;
 
 /// Tags of the bring-up machine's commands: the last ones, in this order.
@@ -118,7 +118,7 @@ impl Controller {
             host: url.host.clone(),
             source,
         };
-        let options = &url.parameters.apply(options);
+        let options = &url.options(options);
         let mut outcome = Err(resolve(std::io::ErrorKind::NotFound.into()));
         for address in (url.host.as_str(), url.port)
             .to_socket_addrs()
@@ -128,7 +128,9 @@ impl Controller {
             // Another address helps against nothing else.
             if !matches!(
                 outcome,
-                Err(Error::NothingListens { .. } | Error::Connect { .. })
+                Err(Error::NothingListens { .. }
+                    | Error::Connect { .. }
+                    | Error::NoRdmaDevice { .. })
             ) {
                 break;
             }
@@ -137,7 +139,7 @@ impl Controller {
     }
 
     fn connect_to(address: SocketAddr, subnqn: Nqn, options: &Options) -> Result<Self, Error> {
-        let mut queue = Queue::open(address, options)?;
+        let mut queue = Queue::open(address, options, Purpose::ADMIN)?;
         let depth = machine::ADMIN_ENTRIES as usize - 1;
         queue.configure(depth, nvmf_core::target::ADMIN_INLINE_DATA);
         let discovery = subnqn.is_discovery();
@@ -296,7 +298,12 @@ impl Controller {
             kato_ms: 0,
             sq_flow_control: options.sq_flow_control,
         };
-        let mut queue = Queue::open(association.address, options)?;
+        let purpose = Purpose {
+            qid: connect.qid,
+            cntlid: found.cntlid,
+            entries,
+        };
+        let mut queue = Queue::open(association.address, options, purpose)?;
         association.shared.watch(lease.index, queue.line()?);
         let data = Connect::data(&options.identity, &association.subnqn, found.cntlid);
         let completion = call(

@@ -3,14 +3,14 @@ use std::fmt;
 
 use nvmf_core::host::Data;
 use nvmf_core::host::discovery::{DiscoveryController, Found, LogReader, Progress, Walk, Why};
-use nvmf_core::wire::discovery::DiscoveryEntry;
+use nvmf_core::wire::discovery::{DiscoveryEntry, Trtype};
 use nvmf_core::wire::ids::Nqn;
 
 use super::super::buffer::Buffer;
 use super::commands::Payload;
 use super::controller::{Controller, check};
 use super::error::Error;
-use super::options::Options;
+use super::options::{Options, Transport};
 use super::url::{Parameters, Url};
 
 /// Discovery controllers that are asked, at most.
@@ -71,7 +71,8 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Asks the discovery controller that the URL names, and all that it refers to.
+/// Asks the discovery controller that the URL names, and all that it refers to: over TCP, and
+/// over RDMA if that is where it begins.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -92,10 +93,15 @@ impl fmt::Display for Problem {
 /// The first controller cannot be asked. If others cannot, they are among the
 /// [`Discovery::problems`].
 pub fn discover(url: &Url, options: &Options) -> Result<Discovery, Error> {
-    let options = &url.parameters.apply(options);
+    let options = &url.options(options);
     let first = Controller::connect(url, options)?;
     let subnqn = url.subnqn.clone().unwrap_or_else(Nqn::discovery);
-    let mut walk = Walk::<MAX_CONTROLLERS>::new(first.address(), subnqn);
+    let (trtype, followed): (_, &[_]) = match options.transport {
+        // There may be no RDMA here.
+        Transport::Tcp => (Trtype::Tcp, &[Trtype::Tcp]),
+        Transport::Rdma => (Trtype::Rdma, &[Trtype::Tcp, Trtype::Rdma]),
+    };
+    let mut walk = Walk::<MAX_CONTROLLERS>::over(trtype, first.address(), subnqn, followed);
     let mut discovery = Discovery::default();
     let mut first = Some(first);
     while let Some(controller) = walk.next_controller() {
@@ -131,6 +137,10 @@ pub fn discover(url: &Url, options: &Options) -> Result<Discovery, Error> {
 
 fn ask(controller: &DiscoveryController, options: &Options) -> Result<Vec<DiscoveryEntry>, Error> {
     let url = Url {
+        transport: match controller.trtype {
+            Trtype::Rdma => Transport::Rdma,
+            _ => Transport::Tcp,
+        },
         host: controller.address.ip().to_string(),
         port: controller.address.port(),
         subnqn: Some(controller.subnqn.clone()),

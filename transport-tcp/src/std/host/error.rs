@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use nvmf_core::host;
+use nvmf_core::rdma::Fault;
+use nvmf_core::wire::cm::CmStatus;
 use nvmf_core::wire::status::Status;
 
 /// Why a host cannot do what it was asked to.
@@ -38,6 +40,36 @@ pub enum Error {
         /// Where the target was to be.
         address: SocketAddr,
     },
+    /// RDMA is not possible here: what is missing.
+    #[error("{0}")]
+    NoRdma(String),
+    /// No RDMA device has a way to the target.
+    #[error("no RDMA device leads to {address}; `rdma link` shows which there are")]
+    NoRdmaDevice {
+        /// Where the target was to be.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An RDMA device, or the system, does not have what a queue takes.
+    #[error("the RDMA device refuses {what}")]
+    RdmaDevice {
+        /// What.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The target rejected an RDMA connection.
+    #[error("{address} rejects the connection: {status}")]
+    Rejected {
+        /// Where the target is.
+        address: SocketAddr,
+        /// For what reason.
+        status: CmStatus,
+    },
+    /// The controller broke NVMe/RDMA.
+    #[error("the controller breaks NVMe/RDMA: {0}")]
+    RdmaFault(Fault),
     /// The controller is of no use, or no more.
     #[error(transparent)]
     Controller(#[from] host::Error),

@@ -114,7 +114,7 @@ pub use controller::{Controller, IoQueue};
 pub use discovery::{Discovered, Discovery, Problem, discover};
 pub use error::Error;
 pub use namespace::Namespace;
-pub use options::Options;
+pub use options::{Options, RdmaKey, Transport};
 pub use queue::{Completion, Full, Queue};
 pub use shared::{Association, Event, Host, Request, SharedNamespace};
 pub use url::{PORT, Parameters, Url, UrlError};

@@ -6,21 +6,22 @@ use std::time::Duration;
 use nvmf_core::host::recovery::Policy;
 use nvmf_core::wire::ids::{Nqn, NqnError, Nsid};
 
-use super::options::Options;
+use super::options::{Options, RdmaKey, Transport};
 
-/// The port that NVMe/TCP has with IANA.
+/// The port that NVMe over TCP, and over RDMA, has with IANA.
 pub const PORT: u16 = 4420;
 
-const SCHEME: &str = "nvme+tcp://";
+const TCP: &str = "nvme+tcp://";
+const RDMA: &str = "nvme+rdma://";
 
-/// `nvme+tcp://HOST[:PORT][/SUBNQN][?nsid=N][&NAME=VALUE]`
+/// `nvme+tcp://HOST[:PORT][/SUBNQN][?nsid=N][&NAME=VALUE]`, or `nvme+rdma://`
 ///
 /// The scheme may be in capitals (RFC 3986, 3.1).
 ///
 /// Further parameters are options, by nvme-cli's names, and override those that are given
 /// beside the URL: `nr-io-queues`, `queue-size`, `keep-alive-tmo`, `reconnect-delay`,
 /// `ctrl-loss-tmo`, `fast-io-fail-tmo` (seconds, -1 is never), `hdr-digest`, `data-digest`
-/// (0 or 1), `host-traddr`, `host-iface`, `tos`, `so-priority`.
+/// (0 or 1), `host-traddr`, `host-iface`, `tos`, `so-priority`, `rdma-key` (region or window).
 ///
 /// ```
 /// use nvmf_tcp::std::host::Url;
@@ -32,9 +33,11 @@ const SCHEME: &str = "nvme+tcp://";
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
+    /// Over what.
+    pub transport: Transport,
     /// A name or a numeric address; one of IPv6 without brackets.
     pub host: String,
-    /// The TCP port; 4420 if none is given.
+    /// The port; 4420 if none is given.
     pub port: u16,
     /// The subsystem; without it the discovery subsystem is meant.
     pub subnqn: Option<Nqn>,
@@ -42,6 +45,17 @@ pub struct Url {
     pub nsid: Option<Nsid>,
     /// Options that belong to this target.
     pub parameters: Parameters,
+}
+
+impl Url {
+    /// The options to connect with: these, overridden by what the URL says.
+    #[must_use]
+    pub fn options(&self, options: &Options) -> Options {
+        Options {
+            transport: self.transport,
+            ..self.parameters.apply(options)
+        }
+    }
 }
 
 /// The options in a URL.
@@ -87,6 +101,13 @@ fn set(options: &mut Options, name: &str, value: &str) -> Option<()> {
         "host-iface" => options.host_iface = Some(value.to_owned()),
         "tos" => options.tos = Some(value.parse().ok()?),
         "so-priority" => options.so_priority = Some(value.parse().ok()?),
+        "rdma-key" => {
+            options.rdma_key = match value {
+                "region" => RdmaKey::Region,
+                "window" => RdmaKey::Window,
+                _ => return None,
+            }
+        }
         _ => return None,
     }
     Some(())
@@ -97,10 +118,10 @@ fn set(options: &mut Options, name: &str, value: &str) -> Option<()> {
 #[non_exhaustive]
 pub enum UrlError {
     /// It is of another kind.
-    #[error("a URL begins with {SCHEME}, as in {SCHEME}192.0.2.7:4420/NQN?nsid=1")]
+    #[error("a URL begins with {TCP} or {RDMA}, as in {TCP}192.0.2.7:4420/NQN?nsid=1")]
     Scheme,
     /// Nothing, or a bracket that does not close.
-    #[error("the URL has no host; write a name, 192.0.2.7 or [2001:db8::7] behind {SCHEME}")]
+    #[error("the URL has no host; write a name, 192.0.2.7 or [2001:db8::7] behind {TCP} or {RDMA}")]
     Host,
     /// Not a number from 1 to 65535.
     #[error("`{0}` is no port; write a number from 1 to 65535")]
@@ -122,10 +143,15 @@ impl FromStr for Url {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        let (_, rest) = text
-            .split_at_checked(SCHEME.len())
-            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(SCHEME))
-            .ok_or(UrlError::Scheme)?;
+        let behind = |scheme: &str| {
+            let (begin, rest) = text.split_at_checked(scheme.len())?;
+            begin.eq_ignore_ascii_case(scheme).then_some(rest)
+        };
+        let (transport, rest) = match (behind(TCP), behind(RDMA)) {
+            (Some(rest), _) => (Transport::Tcp, rest),
+            (_, Some(rest)) => (Transport::Rdma, rest),
+            _ => return Err(UrlError::Scheme),
+        };
         let (rest, query) = match rest.rsplit_once('?') {
             Some((rest, query)) => (rest, Some(query)),
             None => (rest, None),
@@ -143,6 +169,7 @@ impl FromStr for Url {
             return Err(UrlError::Host);
         }
         Ok(Self {
+            transport,
             host: host.to_owned(),
             port: parse_port(port)?,
             subnqn: match path {
@@ -207,7 +234,10 @@ fn parse_nsid(number: &str) -> Result<Nsid, UrlError> {
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(SCHEME)?;
+        f.write_str(match self.transport {
+            Transport::Tcp => TCP,
+            Transport::Rdma => RDMA,
+        })?;
         if self.host.contains(':') {
             write!(f, "[{}]:{}", self.host, self.port)?;
         } else {
@@ -249,6 +279,10 @@ mod tests {
                 "nvme+tcp://disks:1/nqn.a?nsid=3&ctrl-loss-tmo=-1&tos=8",
             ),
             ("nvme+tcp://disks:1?tos=8", "nvme+tcp://disks:1?tos=8"),
+            (
+                "nvme+RDMA://disks/nqn.a?rdma_key=window&nsid=3",
+                "nvme+rdma://disks:4420/nqn.a?nsid=3&rdma-key=window",
+            ),
         ] {
             let url: Url = text.parse().unwrap();
             assert_eq!(url.to_string(), shown);
@@ -285,9 +319,35 @@ mod tests {
     }
 
     #[test]
+    fn the_scheme_is_the_transport() {
+        for (scheme, transport) in [("tcp", Transport::Tcp), ("rdma", Transport::Rdma)] {
+            let url: Url = format!("nvme+{scheme}://disks?rdma-key=window")
+                .parse()
+                .unwrap();
+            assert_eq!(url.transport, transport);
+            // Whatever is given beside it.
+            let given = Options {
+                transport: Transport::Rdma,
+                ..Options::default()
+            };
+            let options = url.options(&given);
+            assert_eq!(
+                (options.transport, options.rdma_key),
+                (transport, RdmaKey::Window)
+            );
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_said() {
         for (text, error) in [
             ("nvme+tcp:/", "a URL begins with nvme+tcp://"),
+            ("nvme+rdma:/", "or nvme+rdma://"),
+            ("nvme+rdma://", "no host"),
+            (
+                "nvme+rdma://disks?rdma-key=1",
+                "`rdma-key=1` is no parameter",
+            ),
             ("nvme+tcp:/ä", "a URL begins with nvme+tcp://"),
             ("tcp://disks", "a URL begins with nvme+tcp://"),
             ("nvme+tcp://", "no host"),

@@ -122,7 +122,7 @@ mod tests {
         }
         let url = "nvme+tcp://192.0.2.7:4420/nqn.a?nsid=1";
         assert_eq!(parse(url).to_string(), url);
-        for wrong in ["nvme+rdma://h/nqn.a", "https://h", "nvme+tcp://h:0"] {
+        for wrong in ["nvme+fc://h/nqn.a", "https://h", "nvme+tcp://h:0"] {
             assert!(wrong.parse::<Location>().is_err(), "{wrong}");
         }
     }

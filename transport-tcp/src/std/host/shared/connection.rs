@@ -19,7 +19,7 @@ use super::super::super::buffer::Buffer;
 use super::super::commands::{Buffers, Job, Part, Payload};
 use super::super::controller::{tag, token};
 use super::super::error::Error;
-use super::super::queue::{Completion, Failure, Queue};
+use super::super::queue::{Completion, Failure, Purpose, Queue};
 use super::super::work::Done;
 use super::super::work::Work;
 use super::lane::{Ended, Event};
@@ -98,6 +98,20 @@ pub(super) enum Role {
     Unused,
     Admin(Box<machine::Controller>),
     Io(Connect, Box<ConnectData>),
+}
+
+impl Role {
+    /// Which queue it is for.
+    pub(super) fn purpose(&self) -> Purpose {
+        match self {
+            Self::Unused | Self::Admin(_) => Purpose::ADMIN,
+            Self::Io(connect, data) => Purpose {
+                qid: connect.qid,
+                cntlid: data.cntlid(),
+                entries: connect.entries,
+            },
+        }
+    }
 }
 
 impl Active {
@@ -356,7 +370,7 @@ impl Connection {
         Ok(())
     }
 
-    /// ICResp came.
+    /// The connection is there.
     fn connect(&mut self, now: Instant) {
         self.ready_by = None;
         if let (Role::Io(connect, data), Some(queue)) = (&self.role, &mut self.queue) {
@@ -614,6 +628,7 @@ impl Connection {
         };
         let late: Vec<Cid> = queue
             .under_way()
+            .into_iter()
             .filter(is_late)
             .map(|(cid, _)| cid)
             .collect();

@@ -276,7 +276,7 @@ impl Lane {
         role: Role,
         attempt: u64,
     ) -> Result<(), Failure> {
-        let queue = Queue::start(address, options)?;
+        let queue = Queue::start(address, options, role.purpose())?;
         let watched = self.driver.watch(&queue, self.key);
         watched.map_err(Failure::Connect)?;
         lock(&self.line).address = address;

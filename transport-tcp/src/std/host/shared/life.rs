@@ -378,7 +378,7 @@ impl Inner {
         }
         let Some(recovery) = &mut state.recovery else {
             let another = state.address + 1;
-            if matches!(failure, Failure::Connect(_)) && another < self.addresses.len() {
+            if failure.is_of_the_address() && another < self.addresses.len() {
                 state.address = another;
                 return self.connect(state, ended);
             }

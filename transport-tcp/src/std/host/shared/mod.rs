@@ -94,7 +94,7 @@ impl Host {
         if addresses.is_empty() {
             return Request::ready(Err(resolve(std::io::ErrorKind::NotFound.into())));
         }
-        let options = url.parameters.apply(options);
+        let options = url.options(options);
         let subnqn = url.subnqn.clone().unwrap_or_else(Nqn::discovery);
         let io_queues = match subnqn.is_discovery() {
             true => 0,

@@ -1,6 +1,5 @@
-//! A queue that its caller polls: no other thread, no wake-up, no lock.
-use std::fmt;
-use std::io::{self, IoSliceMut};
+//! A queue's connection over TCP.
+use std::io::IoSliceMut;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
@@ -12,7 +11,6 @@ use nvmf_core::tcp::rx::{Digests, Need};
 use nvmf_core::tcp::target::Transmit;
 use nvmf_core::tcp::tx::MAX_HEAD;
 use nvmf_core::time::Instant;
-use nvmf_core::wire::cqe::Cqe;
 use nvmf_core::wire::ids::Cid;
 use nvmf_core::wire::sqe::Sqe;
 use nvmf_core::{DataBuffers, Place, SlotId, Source};
@@ -21,14 +19,14 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use socket2::SockRef;
 
-use super::super::buffer::Buffer;
-use super::super::devices::Devices;
-use super::super::growing::Growing;
-use super::super::outbox::{Outbox, Speaker};
-use super::commands::{Buffers, Command, Commands, Job, Memory, Part, Payload};
-use super::error::Error;
-use super::options::Options;
-use super::socket;
+use super::super::super::devices::Devices;
+use super::super::super::growing::Growing;
+use super::super::super::outbox::{Outbox, Speaker};
+use super::super::commands::{Buffers, Command, Commands, Job, Memory, Part, Payload};
+use super::super::error::Error;
+use super::super::options::Options;
+use super::super::socket;
+use super::{Completion, Ends, Failure, Full, Line};
 
 /// Bytes that one receive takes of what is not received in its place.
 const SCRATCH: usize = 128 * 1024;
@@ -43,42 +41,8 @@ const DIRECT: usize = 16 * 1024;
 /// TermReq, which nobody waits for here; so no clock is asked.
 const UNTIMED: Instant = Instant::ZERO;
 
-/// A command that ended.
-#[derive(Debug)]
-pub struct Completion {
-    /// What [`Queue::submit`] was given.
-    pub tag: u64,
-    /// What the controller says.
-    pub cqe: Cqe,
-    /// The command's buffer, if there is one.
-    pub buffer: Option<Buffer>,
-    /// The command's buffers, if it came with several.
-    pub buffers: Vec<Buffer>,
-    /// Bytes that came into them.
-    pub received: usize,
-}
-
-impl Completion {
-    /// The data that came, if the command had one buffer.
-    #[must_use]
-    pub fn data(&self) -> &[u8] {
-        let buffer = self.buffer.as_ref().map_or(&[][..], AsRef::as_ref);
-        buffer.get(..self.received).unwrap_or_default()
-    }
-}
-
-/// As many commands are under way as the queue holds. The payload comes back.
-#[derive(Debug, thiserror::Error)]
-#[error("the queue is full")]
-pub struct Full(pub Payload);
-
-/// One connection to a controller, with commands under way.
-///
-/// [`Queue::submit`] sends at once, in the caller's context; [`Queue::poll`] takes
-/// what has arrived, many completions in one system call; [`Queue::wait`] sleeps until
-/// there is something to do. For several commands in one system call, use
-/// [`Queue::enqueue`] for each and [`Queue::flush`] once.
-pub struct Queue {
+/// One TCP connection to a controller.
+pub(super) struct TcpQueue {
     socket: TcpStream,
     peer: SocketAddr,
     machine: Machine,
@@ -107,61 +71,19 @@ pub struct Queue {
     association_lost: Arc<OnceLock<host::Error>>,
 }
 
-/// Another thread's hold on a queue's connection.
-pub(super) struct Line {
-    socket: TcpStream,
-    association_lost: Arc<OnceLock<host::Error>>,
-}
-
-impl Line {
-    /// Ends the connection, because the association is lost. Whoever waits for it wakes up.
-    pub(super) fn end(&self, error: Option<host::Error>) {
-        if let Some(error) = error {
-            // The first reason is the best.
-            let _ = self.association_lost.set(error);
-        }
-        // It may have ended before.
-        let _ = self.socket.shutdown(Shutdown::Both);
-    }
-}
-
-/// Why there is no connection any more. Kept, because it is said again to whoever asks later.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Failure {
-    Controller(host::Error),
-    Connect(Errno),
-    Closed,
-    Lost(Errno),
-    NoIcResp,
-    GivenUp,
-}
-
 /// The transport's machine and the buffers of its commands.
 struct Machine {
     transport: HostQueue<Growing>,
     commands: Commands,
 }
 
-impl Queue {
-    /// Connects, and exchanges ICReq and ICResp.
-    pub(super) fn open(address: SocketAddr, options: &Options) -> Result<Self, Error> {
-        let mut queue = Self::start(address, options).map_err(|failure| failure.error(address))?;
-        let mut none = Vec::new();
-        while !queue.live {
-            queue.poll(&mut none)?;
-            if !queue.live {
-                queue.wait(options.connect_timeout)?;
-            }
-        }
-        Ok(queue)
-    }
-
+impl TcpQueue {
     /// Begins to connect; [`Queue::poll`] goes on with it, until [`Queue::is_live`].
     pub(super) fn start(address: SocketAddr, options: &Options) -> Result<Self, Failure> {
         let socket = socket::connect(address, options).map_err(|error| {
             Failure::Connect(Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
         })?;
-        let config = options.transport();
+        let config = options.tcp();
         let mut queue = Self {
             socket,
             peer: address,
@@ -204,51 +126,35 @@ impl Queue {
     }
 
     /// Where the controller is.
-    #[must_use]
-    pub fn peer(&self) -> SocketAddr {
+    pub(super) fn peer(&self) -> SocketAddr {
         self.peer
     }
 
     /// The digests that both ends agreed to.
-    #[must_use]
-    pub fn digests(&self) -> Digests {
+    pub(super) fn digests(&self) -> Digests {
         self.machine.transport.digests()
     }
 
     /// Commands that may be under way at a time.
-    #[must_use]
-    pub fn depth(&self) -> usize {
+    pub(super) fn depth(&self) -> usize {
         self.depth
     }
 
     /// Commands under way.
-    #[must_use]
-    pub fn outstanding(&self) -> usize {
+    pub(super) fn outstanding(&self) -> usize {
         self.outstanding
     }
 
     /// System calls that the queue has made so far.
-    #[must_use]
-    pub fn system_calls(&self) -> u64 {
+    pub(super) fn system_calls(&self) -> u64 {
         self.system_calls
-    }
-
-    /// Sends a command. `tag` comes back with its completion. A connection that is
-    /// lost shows in [`Queue::poll`].
-    ///
-    /// # Errors
-    /// [`Full`], when [`Queue::depth`] commands are under way.
-    pub fn submit(&mut self, sqe: &Sqe, payload: Payload, tag: u64) -> Result<(), Full> {
-        self.enqueue(sqe, payload, tag)?;
-        self.flush();
-        Ok(())
     }
 
     /// Like [`Queue::submit`], but it is sent with the next [`Queue::flush`] or [`Queue::poll`].
     ///
     /// # Errors
     /// [`Full`], when [`Queue::depth`] commands are under way.
-    pub fn enqueue(&mut self, sqe: &Sqe, payload: Payload, tag: u64) -> Result<(), Full> {
+    pub(super) fn enqueue(&mut self, sqe: &Sqe, payload: Payload, tag: u64) -> Result<(), Full> {
         if self.room() == 0 {
             return Err(Full(payload));
         }
@@ -304,7 +210,7 @@ impl Queue {
     }
 
     /// Sends what there is to send, as far as the socket takes it.
-    pub fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         if self.failed.is_some() {
             return;
         }
@@ -313,11 +219,8 @@ impl Queue {
         }
     }
 
-    /// Takes what has arrived, without waiting, and appends what has completed.
-    ///
-    /// # Errors
-    /// There is no connection any more: commands under way will not complete.
-    pub fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), Error> {
+    /// Like [`TcpQueue::service`], with memory of its own.
+    pub(super) fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), Failure> {
         let mut scratch = std::mem::take(&mut self.scratch);
         if scratch.is_empty() {
             scratch = vec![0; SCRATCH].into_boxed_slice();
@@ -327,23 +230,18 @@ impl Queue {
         outcome
     }
 
-    /// [`Queue::poll`], with memory of the caller's for what is not received in its place:
-    /// many queues of one thread can share it, and it stays in the cache. 128 KiB are enough.
-    ///
-    /// # Errors
-    /// Those of [`Queue::poll`].
-    pub fn poll_with(
+    /// Like [`TcpQueue::service`], for those who hear from nobody that the socket takes more again.
+    pub(super) fn poll_with(
         &mut self,
         scratch: &mut [u8],
         completions: &mut Vec<Completion>,
-    ) -> Result<(), Error> {
-        // Who only polls hears from nobody that the socket takes more again.
+    ) -> Result<(), Failure> {
         self.writable = true;
         self.service(scratch, completions)
-            .map_err(|failure| failure.error(self.peer))
     }
 
-    /// [`Queue::poll`], with memory of the caller's for what is not received in its place.
+    /// [`Queue::poll`](super::Queue::poll), with memory of the caller's for what is not
+    /// received in its place.
     pub(super) fn service(
         &mut self,
         scratch: &mut [u8],
@@ -394,7 +292,7 @@ impl Queue {
     ///
     /// # Errors
     /// Those of `poll(2)`.
-    pub fn wait(&mut self, timeout: Duration) -> Result<(), Error> {
+    pub(super) fn wait(&mut self, timeout: Duration) -> Result<(), Error> {
         if !self.completed.is_empty() || self.failed.is_some() || self.readable {
             return Ok(());
         }
@@ -446,13 +344,13 @@ impl Queue {
         self.failed.get_or_insert(failure);
     }
 
-    /// Ends the connection from another thread.
+    /// What another thread ends the connection with.
     ///
     /// # Errors
     /// The system has no descriptor left.
     pub(super) fn line(&self) -> Result<Line, Error> {
         Ok(Line {
-            socket: self.socket.try_clone()?,
+            ends: Ends::Tcp(self.socket.try_clone()?),
             association_lost: Arc::clone(&self.association_lost),
         })
     }
@@ -655,17 +553,7 @@ impl Queue {
     }
 }
 
-impl fmt::Debug for Queue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Queue")
-            .field("peer", &self.peer)
-            .field("depth", &self.depth)
-            .field("outstanding", &self.outstanding)
-            .finish_non_exhaustive()
-    }
-}
-
-impl AsFd for Queue {
+impl AsFd for TcpQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -675,19 +563,6 @@ impl AsFd for Queue {
 /// it may well go on with what it received.
 fn is_of_the_peer(error: Errno) -> bool {
     matches!(error, Errno::CONNRESET | Errno::PIPE)
-}
-
-impl Failure {
-    pub(super) fn error(self, address: SocketAddr) -> Error {
-        match self {
-            Self::Controller(error) => error.into(),
-            Self::Connect(errno) => Error::connect(address, errno.into()),
-            Self::Closed => Error::Closed,
-            Self::Lost(errno) => Error::Lost(io::Error::from(errno)),
-            Self::NoIcResp => Error::NoIcResp { address },
-            Self::GivenUp => Error::GivenUp,
-        }
-    }
 }
 
 impl Speaker for Machine {
@@ -715,7 +590,7 @@ mod tests {
     fn after(failure: Failure) -> (bool, bool) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let mut queue = Queue::start(address, &Options::default()).unwrap();
+        let mut queue = TcpQueue::start(address, &Options::default()).unwrap();
         let (peer, _) = listener.accept().unwrap();
         queue.connected().unwrap();
         assert!(!queue.connecting);
@@ -726,7 +601,7 @@ mod tests {
         (lingers, queue.has_ended(&mut [0; 64]))
     }
 
-    impl Queue {
+    impl TcpQueue {
         fn wait_for_peer(&self) {
             let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
             let patience = Timespec {
