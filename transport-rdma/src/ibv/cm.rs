@@ -338,7 +338,11 @@ impl Cm for IbvCm {
     fn accept(&mut self, _: &mut IbvVerbs, qp: Qp, terms: Terms) -> Result<(), Error> {
         let worker = &mut *lock(&self.worker);
         let pair = worker.qp(qp).ok_or(Error::NotConnected)?;
-        pair.id.connect_or_accept(&terms, true)
+        pair.id.connect_or_accept(&terms, true)?;
+        // It may send from now on: a capsule may come, and be answered, before the event that
+        // says so is looked at.
+        pair.state = State::Connected;
+        Ok(())
     }
 
     fn reject(&mut self, request: Request, private_data: PrivateData) {
