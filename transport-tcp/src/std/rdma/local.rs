@@ -397,7 +397,85 @@ fn completions(asked: &Asked) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use nvmf_core::wire::ids::Nqn;
+
+    use super::super::super::shared::Settings;
+    use super::super::super::target::{Config, SocketOptions};
     use super::*;
+
+    fn local() -> Local {
+        let config = Config::default();
+        let address = "192.0.2.7:4420".parse().unwrap();
+        let port = Arc::new(Port::new(address, 1, 0, 1).unwrap());
+        let settings = Settings {
+            catalog: OwnedCatalog::new(&[], &[], &[address]).unwrap(),
+            limits: config.limits,
+            transport: config.transport,
+            sockets: SocketOptions::default(),
+            spin: config.spin,
+            connect_timeout: config.connect_timeout,
+            stop_timeout: config.stop_timeout,
+            buffers: config.buffers,
+            controllers: config.controllers,
+            ports: [Arc::clone(&port)].into(),
+        };
+        let shared = Arc::new(Shared::new(settings, Box::default()));
+        let mut local = Local::new(0, port, shared, config.limits, Devices::default());
+        local.room = 1000;
+        local
+    }
+
+    fn asked(qid: u16, cntlid: Option<Cntlid>) -> Asked {
+        Asked {
+            qid: Qid(qid),
+            cntlid,
+            commands: 128,
+            responses: 128,
+        }
+    }
+
+    #[test]
+    fn a_queue_that_cannot_be_is_rejected_when_it_connects() {
+        let mut local = local();
+        let host = HostIdentity {
+            id: [1; 16],
+            nqn: "nqn.2014-08.org.example:host".parse::<Nqn>().unwrap(),
+        };
+        let controller = local.create_controller(0, &host, Cntlid::DYNAMIC).unwrap();
+        let cntlid = controller.cntlid;
+        let none = Cntlid(cntlid.0 + 1);
+        assert_eq!(local.judge(&asked(1, Some(cntlid))), Ok(()));
+        assert_eq!(local.judge(&asked(1, None)), Ok(()), "Connect will tell");
+        assert_eq!(
+            local.judge(&asked(1, Some(none))),
+            Err(CmStatus::InvalidCntlid)
+        );
+        controller.enable();
+        local.join_controller(0, &host, cntlid, Qid(1)).unwrap();
+        assert_eq!(
+            local.judge(&asked(1, Some(cntlid))),
+            Err(CmStatus::InvalidQid)
+        );
+        assert_eq!(local.judge(&asked(2, Some(cntlid))), Ok(()));
+    }
+
+    #[test]
+    fn no_more_queues_come_than_complete() {
+        let mut local = local();
+        for connection in 0..3 {
+            assert_eq!(local.judge(&asked(0, None)), Ok(()));
+            local.opened(connection, &asked(0, None));
+        }
+        assert_eq!(local.room, 1000 - 3 * 256);
+        assert_eq!(local.judge(&asked(0, None)), Err(CmStatus::NoResources));
+        local.closed(1, None, None);
+        assert_eq!(local.judge(&asked(0, None)), Ok(()));
+        assert_eq!(local.fresh, [0, 2]);
+        let place = &local.port.workers[0];
+        assert_eq!(place.connections.load(Ordering::Relaxed), 2);
+        local.shared.stop();
+        assert_eq!(local.judge(&asked(0, None)), Err(CmStatus::NoResources));
+    }
 
     #[test]
     fn a_tag_names_connection_and_slot() {
