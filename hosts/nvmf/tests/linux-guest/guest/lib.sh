@@ -58,9 +58,10 @@ outer() {
   case $answer in ok*) echo "${answer#ok}" | sed 's/^ //' ;; *) fail "outer: $*" ;; esac
 }
 
-# connect [OPTION...]: connects to NQN; sets CTRL (nvme0), and NAMESPACES once all of them have come up.
+# connect [OPTION...]: connects to NQN, by TCP at OUTER unless options say otherwise; sets CTRL (nvme0), and waits until
+# as many namespaces as NAMESPACES says have come up.
 connect() {
-  run nvme connect -t tcp -a "$OUTER" -s "$PORT" -n "$NQN" "$@"
+  run nvme connect -t "${TRANSPORT:-tcp}" -a "$OUTER" -s "$PORT" -n "$NQN" "$@"
   CTRL=$(sed -n 's/^device: //p' /tmp/out); [ "$CTRL" ] || CTRL=$(newest_controller)
   until_true 10 has_namespaces
 }
@@ -76,6 +77,33 @@ device() {
 }
 io_queues() { echo $(($(cat "/sys/class/nvme/$CTRL/queue_count") - 1)); }
 state_is() { [ "$(cat "/sys/class/nvme/$CTRL/state" 2>/dev/null)" = "$1" ]; }
+
+# file_system DEVICE: what is written must read back after the caches were dropped.
+file_system() {
+  run mkfs.ext4 -q -F "$1"; mount "$1" /mnt
+  mkdir /mnt/d; head -c 12000000 /dev/urandom >/mnt/d/data; cp /mnt/d/data /mnt/copy
+  sum=$(md5sum </mnt/d/data); sync; umount /mnt; echo 3 >/proc/sys/vm/drop_caches
+  mount "$1" /mnt
+  for f in /mnt/d/data /mnt/copy; do [ "$(md5sum <$f)" = "$sum" ] || fail "$f reads back differently"; done
+  rm /mnt/copy; run fstrim -v /mnt; umount /mnt
+}
+
+# verified DEVICE QUEUES: one thread per queue writes at random, then reads back and checks each block.
+verified() {
+  each=$((32 / $2))
+  fio --name=verify --filename="$1" --direct=1 --ioengine=libaio --iodepth=16 --thread --numjobs="$2" \
+    --rw=randwrite --bsrange=4k-128k --size=${each}m --offset_increment=${each}m --fsync=64 \
+    --cpus_allowed=0-$(($2 - 1)) --cpus_allowed_policy=split \
+    --verify=crc32c --do_verify=1 --verify_fatal=1 --group_reporting >/tmp/fio 2>&1 || { cat /tmp/fio; fail "verify"; }
+  grep -E 'IOPS=|err=' /tmp/fio
+}
+
+# speed DEVICE WAY RW BLOCK DEPTH
+speed() {
+  run fio --name=speed --filename="$1" --direct=1 --ioengine=libaio --rw="$3" --bs="$4" --iodepth="$5" --runtime=2 --time_based \
+    --output-format=terse --terse-version=3 >/dev/null
+  figure "$3 $4 depth $5, $2: $(awk -F';' '{ printf "%d IOPS, %.1f MiB/s", $8 + $49, ($7 + $48) / 1024 }' /tmp/out)"
+}
 
 modprobe -a nvme-tcp ext4 crc32c_generic crc32c-intel
 nqn=nqn.2014-08.org.nvmexpress:uuid:7e57ab1e-0000-4000-8000-000000000001
