@@ -390,7 +390,10 @@ impl Worker {
             };
             return Some(Event::Request { request, terms });
         }
-        self.removed |= copied.kind == event::DEVICE_REMOVAL;
+        if copied.kind == event::DEVICE_REMOVAL {
+            self.removed = true;
+            self.domain.device.remove();
+        }
         let pair = self.qp(qp)?;
         match copied.kind {
             event::ADDRESS_RESOLVED => {

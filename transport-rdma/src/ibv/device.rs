@@ -1,14 +1,17 @@
 //! A device, found by an address.
 use core::ffi::{CStr, c_int};
 use core::fmt;
-use core::mem::MaybeUninit;
+use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ptr;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::string::String;
-
 use std::sync::Arc;
 
+use rustix::io::{DupFlags, dup3};
 use socket2::SockAddr;
 
 use super::library::{Library, Missing};
@@ -60,6 +63,8 @@ struct Opened {
     attributes: sys::DeviceAttr,
     /// librdmacm's list of open devices: what is on it stays open.
     list: *mut *mut sys::Context,
+    /// The device was removed.
+    removed: AtomicBool,
 }
 
 // SAFETY: a device's context may be used from all threads at once (ibv_open_device(3)),
@@ -143,6 +148,7 @@ impl Device {
                 context,
                 attributes,
                 list,
+                removed: AtomicBool::new(false),
             }))),
             Err(error) => {
                 if !list.is_null() {
@@ -180,6 +186,11 @@ impl Device {
         self.0.context
     }
 
+    /// The device was removed.
+    pub(super) fn remove(&self) {
+        self.0.removed.store(true, Ordering::Relaxed);
+    }
+
     pub(super) fn attributes(&self) -> &sys::DeviceAttr {
         &self.0.attributes
     }
@@ -187,9 +198,26 @@ impl Device {
 
 impl Drop for Opened {
     fn drop(&mut self) {
+        if self.removed.load(Ordering::Relaxed) {
+            // librdmacm keeps the context as long as no other device comes, and the kernel keeps
+            // the device, and whoever removes it waiting, as long as its files are open.
+            // SAFETY: the context is open, and nobody uses it any more.
+            let context = unsafe { &*self.context };
+            for fd in [context.cmd_fd, context.async_fd] {
+                // SAFETY: the context's file, which stays the library's.
+                let mut file = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
+                // Where this fails, the removal waits for the process to end.
+                let _ = empty().and_then(|empty| Ok(dup3(empty, &mut file, DupFlags::CLOEXEC)?));
+            }
+        }
         // SAFETY: whatever uses the context holds this.
         unsafe { (self.library.cm.rdma_free_devices)(self.list) };
     }
+}
+
+/// A file that takes the place of another.
+fn empty() -> io::Result<File> {
+    File::open("/dev/null")
 }
 
 /// Of what says -1 and sets `errno`.

@@ -17,8 +17,8 @@ pub(super) struct Opaque {
 pub(super) struct Context {
     pub(super) device: *mut c_void,
     pub(super) ops: ContextOps,
-    _cmd_fd: c_int,
-    _async_fd: c_int,
+    pub(super) cmd_fd: c_int,
+    pub(super) async_fd: c_int,
     pub(super) completion_vectors: c_int,
 }
 
