@@ -6,12 +6,13 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`server`] | the interface, the sockets and the target, and the step of the loop: start here |
+//! | [`cost`] | how many bytes each connection, command and so on takes |
 //! | [`address`] | where the interface has its address from: it is given, or DHCP finds it |
 //! | [`ram`] | a namespace in memory |
 //! | [`sd`] | SD cards over SPI |
 //! | `virtio` | virtio disks and network cards (feature `virtio`) |
 //! | [`nor`] | NOR flash over SPI |
-//! | [`display`] | a display that says how the server does (feature `display`) |
+//! | `display` | a display that says how the server does (feature `display`) |
 //! | [`services`] | echo, discard and chargen on the same TCP stack, to compare with |
 //!
 //! ```text
@@ -28,6 +29,7 @@
 extern crate std;
 
 pub mod address;
+pub mod cost;
 #[cfg(feature = "display")]
 pub mod display;
 pub mod nor;

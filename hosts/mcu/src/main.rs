@@ -14,7 +14,6 @@ mod ssi;
 use core::fmt::Write;
 use core::panic::PanicInfo;
 
-use cortex_m::singleton;
 use cortex_m_rt::entry;
 use embedded_hal::delay::DelayNs;
 use nvmf_core::digest::portable;
@@ -22,6 +21,7 @@ use nvmf_core::digest::portable;
 use nvmf_core::time::sooner;
 use nvmf_core::wire::ids::Nqn;
 use nvmf_firmware::address::Addressing;
+use nvmf_firmware::cost::COST;
 use nvmf_firmware::sd::Card;
 use nvmf_firmware::server::{Arena, Server, Settings, Tables};
 use nvmf_tcp::smoltcp::target::Device;
@@ -63,15 +63,18 @@ fn main() -> ! {
     static mut ARENA: Arena<CONNECTIONS, DEPTH, RING, LARGE, SMALL> = Arena::new();
     static mut TABLES: Tables<CONNECTIONS, { LARGE + SMALL }, 1, SOCKETS> = Tables::new();
     static mut NIC: Ethernet = Ethernet::new();
+    static mut IDENTITY: Option<Nqn> = None;
+    static mut CARD: Option<Card<Ssi, Output>> = None;
+    static mut DEVICES: Option<[Device<'static>; 1]> = None;
 
     let core = cortex_m::Peripherals::take().expect("taken once");
     board::start_clocks();
     let mut uart = Uart::first();
+    let _ = writeln!(uart, "memory: {COST}");
     let mut clock = Clock::start(core.SYST);
     let mac = board::mac().unwrap_or([0x02, 0x6E, 0x76, 0x6D, 0x66, 0x01]);
     NIC.start(mac);
 
-    let nqn = singleton!(: Nqn = NQN.parse().expect("an NQN")).expect("made once");
     let select = Output::high(Registers::GPIO_D, 0);
     let card = loop {
         match Card::start(Ssi::start(), select, &mut Delay) {
@@ -82,11 +85,9 @@ fn main() -> ! {
             }
         }
     };
-    let card = singleton!(: Card<Ssi, Output> = card).expect("made once");
-    let disk: Device<'static> = card;
-    let devices = singleton!(: [Device<'static>; 1] = [disk]).expect("made once");
+    let card: Device<'static> = CARD.insert(card);
     let settings = Settings {
-        nqn,
+        nqn: IDENTITY.insert(NQN.parse().expect("an NQN")),
         serial: "lm3s6965",
         model: "nvmf Cortex-M3",
         uuid: UUID,
@@ -96,8 +97,14 @@ fn main() -> ! {
         seed: 0x6E76_6D66,
         crc32c: portable,
     };
-    let mut server: Server<CONNECTIONS, DEPTH> =
-        Server::new(&settings, ARENA, TABLES, devices, NIC, clock.now());
+    let mut server: Server<CONNECTIONS, DEPTH> = Server::new(
+        &settings,
+        ARENA,
+        TABLES,
+        DEVICES.insert([card]),
+        NIC,
+        clock.now(),
+    );
     Ethernet::unmask();
     #[cfg(feature = "display")]
     let mut display = display::start(select, settings.port);
