@@ -39,6 +39,9 @@ pub struct Settings {
     pub address: Addressing,
     /// TCP port.
     pub port: u16,
+    /// I/O queues that a host may have: each takes a connection, and what they leave is for
+    /// discovery and other hosts.
+    pub io_queues: u16,
     /// For initial sequence numbers: better different at each start.
     pub seed: u64,
     /// The CRC32C engine: [`portable`](nvmf_core::digest::portable) if the
@@ -216,6 +219,7 @@ impl<const CONNECTIONS: usize, const DEPTH: usize> Server<CONNECTIONS, DEPTH> {
             model: settings.model,
             firmware: env!("CARGO_PKG_VERSION"),
             port: settings.port,
+            io_queues: settings.io_queues,
             transport: Transport {
                 maxh2cdata: LARGE_BYTES as u32,
                 crc32c: settings.crc32c,

@@ -115,6 +115,7 @@ impl World {
             mac: MAC.0,
             address: Addressing::Dhcp,
             port: PORT,
+            io_queues: 1,
             seed: 1,
             crc32c: portable,
         };

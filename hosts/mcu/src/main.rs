@@ -36,6 +36,8 @@ use self::ssi::Ssi;
 
 /// Queues at a time: two associations, of an admin queue and an I/O queue each.
 const CONNECTIONS: usize = 4;
+/// I/O queues of a host: the card does one thing at a time anyway.
+const IO_QUEUES: u16 = 1;
 /// Commands of a queue.
 const DEPTH: usize = 8;
 /// Bytes of each socket's ring, each way.
@@ -94,6 +96,7 @@ fn main() -> ! {
         mac,
         address: ADDRESS,
         port: 4420,
+        io_queues: IO_QUEUES,
         seed: 0x6E76_6D66,
         crc32c: portable,
     };

@@ -146,7 +146,7 @@ impl<'a, const CONNECTIONS: usize> Local<'a, CONNECTIONS> {
             limits: Limits {
                 io_queue_entries: depth as u32 + 1,
                 admin_queue_entries: ADMIN_QUEUE_ENTRIES,
-                io_queues: CONNECTIONS.saturating_sub(1) as u16,
+                io_queues: description.io_queues,
                 // Data is asked for when there is a buffer for it.
                 inline_data: 0,
                 transfer,

@@ -34,6 +34,9 @@ pub struct Description<'a> {
     pub firmware: &'a str,
     /// TCP port, not 0. Hosts find the discovery subsystem there as well.
     pub port: u16,
+    /// I/O queues that a host may have, not 0. The connections that these and its Admin
+    /// Queue leave are for discovery and other hosts.
+    pub io_queues: u16,
     /// How connections behave.
     pub transport: Config,
     /// How long a host may take from connecting to its Connect.
@@ -116,6 +119,7 @@ impl<'a, const CONNECTIONS: usize, const DEPTH: usize> Target<'a, CONNECTIONS, D
         assert!(pool.len() >= MIN_BUFFERS, "too few buffers");
         assert!(pool.largest() >= 8192, "no buffer of 8 KiB");
         assert!(description.port != 0, "no port");
+        assert!(description.io_queues > 0, "no I/O queues");
         assert_eq!(resources.namespaces.len(), resources.devices.len());
         for handle in sockets {
             prepare(set, handle);

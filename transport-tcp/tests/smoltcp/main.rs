@@ -16,7 +16,7 @@ use nvmf_testing::host::{Finished, pattern};
 
 use self::disk::BLOCK;
 use self::wire::{Dice, Weather};
-use self::world::{BLOCKS, CONNECTIONS, DEPTH, Setup, World};
+use self::world::{BLOCKS, CONNECTIONS, DEPTH, IO_QUEUES, Setup, World};
 
 /// Reads and writes at random on an association's I/O queue, as many at a time
 /// as it takes, and compares all that is read with what was written.
@@ -294,6 +294,38 @@ fn a_host_that_leaves_properly_leaves_room() {
         world.run(|world| world.target.connections() == 0);
     }
     assert!(!world.closed.contains(&Closed::Lost));
+}
+
+#[test]
+fn a_host_that_asks_for_many_queues_leaves_room_for_others() {
+    let world = &mut World::new(Setup::FAIR);
+    let (admin, io) = world.associate(0);
+    // Number of Queues, 8 and 8 (0's based).
+    let ask = |cid| {
+        bytes::Command::new(0x09, cid)
+            .dword(10, 7)
+            .dword(11, 7 << 16 | 7)
+    };
+    assert_eq!(
+        world.call(admin, ask).status(),
+        0x0C,
+        "queues are there already"
+    );
+    let finished = world.call(io, bytes::disconnect);
+    assert_eq!(finished.status(), 0);
+    world.run(|world| world.target.connections() == 1);
+    let finished = world.call(admin, ask);
+    let granted = u64::from(IO_QUEUES - 1);
+    assert_eq!(
+        (finished.status(), finished.result()),
+        (0, granted << 16 | granted)
+    );
+    let cntlid = world.peers[admin].host.queue.unwrap().cntlid;
+    for qid in 1..=IO_QUEUES {
+        world.connect(qid, cntlid, DEPTH as u16, 0);
+    }
+    assert!(world.target.connections() < CONNECTIONS);
+    world.connect(0, 0xFFFF, 31, 0);
 }
 
 #[test]

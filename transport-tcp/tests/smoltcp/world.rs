@@ -26,6 +26,7 @@ use crate::wire::{End, Weather, cable};
 
 pub(crate) const CONNECTIONS: usize = 4;
 pub(crate) const DEPTH: usize = 8;
+pub(crate) const IO_QUEUES: u16 = 2;
 pub(crate) const PORT: u16 = 4420;
 pub(crate) const BLOCKS: usize = 512;
 /// Buffers, and bytes of each.
@@ -145,6 +146,7 @@ impl World {
             model: "board",
             firmware: "1",
             port: PORT,
+            io_queues: IO_QUEUES,
             transport: Config {
                 maxh2cdata: 4096,
                 ..Config::default()

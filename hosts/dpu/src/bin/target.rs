@@ -19,6 +19,8 @@ use nvmf_tcp::smoltcp::target::{Device, Event, Seat};
 /// Queues at a time: two associations with an Admin Queue and four I/O queues each,
 /// and two to spare.
 const CONNECTIONS: usize = 12;
+/// I/O queues of a host.
+const IO_QUEUES: u16 = 4;
 /// Commands of a queue.
 const DEPTH: usize = 64;
 /// Buffers for data under way, and their bytes.
@@ -99,6 +101,7 @@ extern "C" fn main() -> ! {
             }
         },
         port: 4420,
+        io_queues: IO_QUEUES,
         seed: clock.ticks(),
         crc32c: crc32c::engine(),
     };

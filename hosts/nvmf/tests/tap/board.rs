@@ -41,6 +41,7 @@ pub(crate) fn serve(mut tap: TunTapInterface, stop: &AtomicBool) -> u32 {
             gateway: None,
         },
         port: 4420,
+        io_queues: 4,
         seed: 1,
         crc32c: portable,
     };

@@ -25,6 +25,8 @@ step connect, a queue for each CPU if the board has it
 begun=$(now); connect; figure "connect, namespaces up: $(since "$begun") s; $(io_queues) I/O queues for $(nproc) CPUs"
 [ "$(io_queues)" -ge "$QUEUES" ]
 D=$(device 1)
+step discover while that is connected
+expect "subnqn: +$NQN" nvme discover -t tcp -a "$OUTER" -s "$PORT"
 step identify and logs
 expect "^subnqn[[:space:]]*: $NQN" nvme id-ctrl "/dev/$CTRL"
 for n in $(seq "$NAMESPACES"); do run nvme id-ns "$(device "$n")"; done
