@@ -9,7 +9,7 @@ use nvmf_core::wire::discovery::Subtype;
 use nvmf_core::wire::ids::{HostId, Nqn, Nsid};
 use nvmf_core::wire::status::Status;
 use nvmf_tcp::std::host::{
-    Association, Controller, Error, Host, Namespace, Options, Policy, SharedNamespace, Url,
+    Association, Controller, Error, Host, Namespace, Options, Policy, RdmaKey, SharedNamespace, Url,
 };
 
 use super::number;
@@ -61,6 +61,19 @@ pub(crate) struct ConnectArgs {
     /// Priority of packets within this machine (SO_PRIORITY), 0 to 6
     #[arg(long, value_name = "N", help_heading = "Connection")]
     so_priority: Option<u32>,
+
+    /// Over RDMA, by which key the target reaches data: one for all of the queue's memory, or a
+    /// memory window for each command [default: region]
+    #[arg(long, value_name = "region|window", value_parser = rdma_key, help_heading = "Connection")]
+    rdma_key: Option<RdmaKey>,
+}
+
+fn rdma_key(text: &str) -> Result<RdmaKey, &'static str> {
+    match text {
+        "region" => Ok(RdmaKey::Region),
+        "window" => Ok(RdmaKey::Window),
+        _ => Err("write region or window"),
+    }
 }
 
 /// What to do when the connection is lost.
@@ -96,7 +109,7 @@ pub(crate) struct RecoveryArgs {
 /// A subsystem.
 #[derive(clap::Args)]
 pub(crate) struct SubsystemArgs {
-    /// The subsystem: nvme+tcp://HOST[:PORT]/NQN
+    /// The subsystem: nvme+tcp://HOST[:PORT]/NQN, or nvme+rdma://
     url: Url,
 
     #[command(flatten)]
@@ -106,7 +119,7 @@ pub(crate) struct SubsystemArgs {
 /// A subsystem, and maybe one of its namespaces.
 #[derive(clap::Args)]
 pub(crate) struct ScopeArgs {
-    /// The subsystem: nvme+tcp://HOST[:PORT]/NQN, and ?nsid=N for a namespace
+    /// The subsystem: nvme+tcp://HOST[:PORT]/NQN, or nvme+rdma://, and ?nsid=N for a namespace
     url: Url,
 
     /// The namespace, for what belongs to one
@@ -120,7 +133,7 @@ pub(crate) struct ScopeArgs {
 /// A namespace.
 #[derive(clap::Args)]
 pub(crate) struct NamespaceArgs {
-    /// The namespace: nvme+tcp://HOST[:PORT]/NQN?nsid=N; without nsid the only one
+    /// The namespace: nvme+tcp://HOST[:PORT]/NQN?nsid=N, or nvme+rdma://; without nsid the only one
     url: Url,
 
     /// The namespace, instead of ?nsid=N
@@ -158,6 +171,7 @@ impl ConnectArgs {
         options.host_iface.clone_from(&self.host_iface);
         options.tos = self.tos;
         options.so_priority = self.so_priority;
+        options.rdma_key = self.rdma_key.unwrap_or_default();
         options
     }
 

@@ -19,7 +19,7 @@ Examples:
   nvmf discover nvme+tcp://192.0.2.7
   nvmf discover nvme+tcp://192.0.2.7:4420 --output json")]
 pub(crate) struct Args {
-    /// The target: nvme+tcp://HOST[:PORT]; the port is 4420 if it is left out
+    /// The target: nvme+tcp://HOST[:PORT], or nvme+rdma://; the port is 4420 if it is left out
     url: Url,
 
     #[command(flatten)]

@@ -18,7 +18,7 @@ Examples:
   nvmf list nvme+tcp://192.0.2.7
   nvmf list nvme+tcp://192.0.2.7/NQN nvme+tcp://192.0.2.8/NQN --output json")]
 pub(crate) struct Args {
-    /// Targets and subsystems: nvme+tcp://HOST[:PORT][/NQN]
+    /// Targets and subsystems: nvme+tcp://HOST[:PORT][/NQN], or nvme+rdma://
     #[arg(required = true)]
     urls: Vec<Url>,
 

@@ -32,7 +32,7 @@ Examples:
   nvmf connect nvme+tcp://192.0.2.7/NQN --watch --output json
   nvmf connect nvme+tcp://192.0.2.7/NQN --watch --reconnect-delay 1 --ctrl-loss-tmo -1")]
 pub(crate) struct Args {
-    /// The subsystem: nvme+tcp://HOST[:PORT]/NQN, or without an NQN the discovery subsystem
+    /// The subsystem: nvme+tcp://HOST[:PORT]/NQN, or nvme+rdma://, or without an NQN the discovery subsystem
     url: Url,
 
     /// Stay connected, and show what happens

@@ -37,6 +37,8 @@ pub(crate) fn run(
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     for (index, lane) in lanes.iter_mut().enumerate() {
         let data = EventData::new_u64(index as u64);
+        // From here on the descriptor tells of all that comes.
+        lane.queue().wait(Duration::ZERO)?;
         epoll::add(&epoll, lane.queue(), data, EventFlags::IN)?;
     }
     let sleep = match lanes.iter().any(Lane::hipri) {

@@ -99,7 +99,7 @@ Examples:
   nvmf bench nvme+tcp://192.0.2.7/NQN --rw write --bs 128k --ddgst --output json
   nvmf bench nvme+tcp://192.0.2.7/NQN --rw randwrite --size 1G --verify")]
 pub(crate) struct Args {
-    /// The namespace: nvme+tcp://HOST[:PORT]/NQN?nsid=N; without nsid the only one
+    /// The namespace: nvme+tcp://HOST[:PORT]/NQN?nsid=N, or nvme+rdma://; without nsid the only one
     /// [default: memory of this process]
     url: Option<Url>,
 

@@ -63,7 +63,8 @@ Examples:
   nvmf copy nvme+tcp://192.0.2.7/NQN nvme+tcp://192.0.2.8/NQN
   nvmf copy nvme+tcp://192.0.2.7/NQN - --offset 1M --count 64M | sha256sum")]
 pub(crate) struct Args {
-    /// What to copy: a file, a block device, nvme+tcp://HOST[:PORT]/NQN?nsid=N, or `-`
+    /// What to copy: a file, a block device, nvme+tcp://HOST[:PORT]/NQN?nsid=N, or
+    /// nvme+rdma://, or `-`
     #[arg(value_name = "SRC")]
     source: Location,
 
