@@ -462,7 +462,10 @@ fn main() -> ExitCode {
     capsules(&mut target, &mut host, qps);
     read_and_write(&mut target, &mut host, qps, Key::Region);
     if host.verbs.limits().windows {
-        read_and_write(&mut target, &mut host, qps, Key::Window);
+        // The second time by a window that the peer invalidated.
+        for _ in 0..2 {
+            read_and_write(&mut target, &mut host, qps, Key::Window);
+        }
     }
     let lent = host.buffer(|_| 0);
     let remote = host

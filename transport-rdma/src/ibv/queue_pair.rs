@@ -331,6 +331,7 @@ impl QueuePair {
         };
         // SAFETY: window and buffer are kept together until the window was invalidated or is gone.
         unsafe { self.post(domain, &mut [request], Posted::Bind) }.map_err(|(_, error)| error)?;
+        window.bound();
         self.silent += 1;
         Ok(())
     }

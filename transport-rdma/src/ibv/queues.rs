@@ -187,6 +187,15 @@ impl Window {
     }
 }
 
+impl Window {
+    /// It was bound by the key that it has been given last: by this the library names it when it
+    /// is bound again. rdma_rxe ignores a bind that names it by another.
+    pub(super) fn bound(&mut self) {
+        // SAFETY: nobody else has it, and the library reads it in calls that have it.
+        unsafe { self.mw.as_mut() }.rkey = self.key;
+    }
+}
+
 impl Drop for Window {
     fn drop(&mut self) {
         if let Some(dealloc) = self.domain.ops().dealloc_mw {
