@@ -114,8 +114,8 @@ pub trait Transport {
     /// host, or comes from it.
     fn accepts(&self, sgl: &Sgl, to_host: bool) -> bool;
 
-    /// Whether data may be sent straight from a device's memory, which others
-    /// may change meanwhile: not if it has to agree with a digest.
+    /// Whether data may be sent from a device's memory ([`Source::Media`]), which others may
+    /// change meanwhile.
     fn sends_media(&self) -> bool;
 
     /// A Connect was accepted: commands may from now on carry `inline_data`

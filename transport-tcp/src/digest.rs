@@ -6,6 +6,10 @@ use crc_fast::{CrcAlgorithm, Digest};
 /// [`nvmf_core::digest::Crc32c`] should be wherever there is `std`.
 #[must_use]
 pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
+    if crc == 0 {
+        // As most begin, and as short ones are whole: without a digest in progress.
+        return crc_fast::crc32_iscsi(bytes);
+    }
     // A digest in progress is the finished one without its final inversion.
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
     digest.update(bytes);

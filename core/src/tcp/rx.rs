@@ -231,7 +231,15 @@ impl Framer {
                 copy_prefix(&mut self.header, header);
                 self.have = len;
                 self.known = len;
-                self.header_end()?
+                match (self.header_end()?, rest.split_first_chunk()) {
+                    (Progress::More, Some((digest, after)))
+                        if self.stage == Stage::HeaderDigest =>
+                    {
+                        rest = after;
+                        self.header_digest(*digest)?
+                    }
+                    (progress, _) => progress,
+                }
             }
             _ => Progress::More,
         };
@@ -296,13 +304,7 @@ impl Framer {
                 self.header_end()
             }
             Stage::Header => self.header_end(),
-            Stage::HeaderDigest if self.have >= DIGEST_LEN => {
-                let received = u32::from_le_bytes(self.digest);
-                if (self.crc32c)(0, self.header()) != received {
-                    return Err(Fatal::header_digest(received));
-                }
-                Ok(self.framed())
-            }
+            Stage::HeaderDigest if self.have >= DIGEST_LEN => self.header_digest(self.digest),
             Stage::DataDigest if self.have >= DIGEST_LEN => {
                 let intact = u32::from_le_bytes(self.digest) == self.crc;
                 self.next_pdu();
@@ -373,6 +375,15 @@ impl Framer {
             self.stage = Stage::HeaderDigest;
             self.have = 0;
             return Ok(Progress::More);
+        }
+        Ok(self.framed())
+    }
+
+    /// The header's digest is here.
+    fn header_digest(&mut self, received: [u8; DIGEST_LEN]) -> Result<Progress, Fatal> {
+        let received = u32::from_le_bytes(received);
+        if (self.crc32c)(0, self.header()) != received {
+            return Err(Fatal::header_digest(received));
         }
         Ok(self.framed())
     }

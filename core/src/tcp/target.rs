@@ -93,7 +93,8 @@ pub struct Transmit {
     pub head_len: usize,
     /// The data.
     pub payload: Option<Source>,
-    /// Whether a data digest follows the data.
+    /// Whether a data digest follows the data. What a device lends may change at any time, so
+    /// both are of a copy then.
     pub data_digest: bool,
     /// The command that ends with this PDU: call [`TargetQueue::sent`] once
     /// all its bytes have been copied or handed to the network.
@@ -399,7 +400,7 @@ impl<S: Storage> Transport for TargetQueue<S> {
     }
 
     fn sends_media(&self) -> bool {
-        !self.link.session.dress.digests.data
+        true
     }
 
     fn connected(&mut self, entries: u32, inline_data: u32, sq_flow_control: bool) {

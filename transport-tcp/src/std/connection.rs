@@ -16,7 +16,7 @@ use rustix::net::RecvFlags;
 use super::buffer::Buffer;
 use super::catalog::OwnedListener;
 use super::growing::Growing;
-use super::local::{Account, Local, Surroundings};
+use super::local::{Account, Local, Surroundings, Teller};
 use super::outbox::Outbox;
 use super::shared::Controller;
 use super::slots::Key;
@@ -305,7 +305,9 @@ impl Connection {
                 None if !self.machine.wants_transmit() => return Ok(false),
                 none => {
                     let mut outbox = local.spare_outbox();
-                    outbox.fill(&mut self.machine, local.shared.transport.crc32c);
+                    let crc32c = local.shared.transport.crc32c;
+                    let machine = &mut self.machine;
+                    outbox.fill(&mut Teller { machine, local }, crc32c);
                     none.insert(outbox)
                 }
             };

@@ -31,11 +31,17 @@ pub trait Device: BlockDevice<Buffer = Buffer> + Send {
     /// If [`BlockDevice::lends`], every range of at most 256 MiB within the
     /// device is lent in full, which is more than one command can ask for.
     /// The bytes may change under the kernel's eyes when another command writes
-    /// them. So a data digest, which must match what is sent, needs a copy:
-    /// [`Op::Read`](nvmf_core::block::Op::Read).
+    /// them. So a data digest, which must match what is sent, needs [`Device::copy`].
     fn lend(&self, byte: u64, len: usize) -> Option<Lent<'_>> {
         let _ = (byte, len);
         None
+    }
+
+    /// Copies out stored bytes from `byte` on that [`Device::lend`] would lend; false when it
+    /// would not.
+    fn copy(&self, byte: u64, into: &mut [u8]) -> bool {
+        let _ = (byte, into);
+        false
     }
 }
 

@@ -119,6 +119,12 @@ impl Devices {
         self.get(namespace)?.lend(byte, len)
     }
 
+    /// Copies out the namespace's memory; false where there is none.
+    pub(super) fn copy(&self, namespace: NamespaceRef, byte: u64, into: &mut [u8]) -> bool {
+        let device = self.get(namespace);
+        device.is_some_and(|device| device.copy(byte, into))
+    }
+
     fn get(&self, namespace: NamespaceRef) -> Option<&dyn Device> {
         let index = usize::try_from(namespace.nsid.0).ok()?.checked_sub(1)?;
         let open = self.subsystems.get(namespace.subsystem)?.get(index)?;

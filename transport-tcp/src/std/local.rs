@@ -1,17 +1,21 @@
 //! What a worker has, and what of it a connection's machine sees.
 use std::sync::Arc;
 
+use nvmf_core::Place;
 use nvmf_core::block::{Extent, MediaError, Request, Submit};
 use nvmf_core::target::{
     Backend, BufferUse, Env, HostIdentity, Limits, Listener, NamespaceRef, RegistryError,
 };
+use nvmf_core::tcp::target::Transmit;
+use nvmf_core::tcp::tx::MAX_HEAD;
 use nvmf_core::time::Instant;
 use nvmf_core::wire::ids::{Cntlid, Qid};
 
 use super::buffer::{Buffer, BufferPool};
 use super::catalog::{OwnedCatalog, OwnedListener};
+use super::connection::Machine;
 use super::devices::Devices;
-use super::outbox::Outbox;
+use super::outbox::{Outbox, Speaker};
 use super::placement::ControllerKey;
 use super::shared::{Controller, Shared};
 use super::slots::Key;
@@ -50,12 +54,59 @@ impl Local {
     }
 
     pub(super) fn keep_outbox(&mut self, mut outbox: Outbox) {
+        for copies in outbox.take_copies() {
+            self.pool.give(copies);
+            self.freed = true;
+        }
         if self.outboxes.len() < OUTBOXES {
             outbox.clear();
             self.outboxes.push(outbox);
         }
     }
+
+    /// Whether workers may use so many more bytes of buffers.
+    fn affords(&self, bytes: usize) -> bool {
+        self.pool.outstanding() + bytes <= self.shared.buffers
+    }
 }
+
+/// A connection's machine, and the devices whose memory it wants to send.
+pub(super) struct Teller<'a> {
+    pub(super) machine: &'a mut Machine,
+    pub(super) local: &'a mut Local,
+}
+
+impl Speaker for Teller<'_> {
+    fn poll_transmit(&mut self, head: &mut [u8; MAX_HEAD]) -> Option<Transmit> {
+        self.machine.poll_transmit(head)
+    }
+
+    fn payload(&self, place: &Place) -> &[u8] {
+        self.machine.payload(place)
+    }
+
+    fn may_copy(&self, copied: usize) -> bool {
+        // As with other buffers: who has none always gets one, so everybody is served.
+        copied == 0 || self.local.affords(COPIES)
+    }
+
+    fn room_for_copies(&mut self, least: usize) -> Option<Buffer> {
+        let roomy = least.max(COPIES);
+        let len = if self.local.affords(roomy) {
+            roomy
+        } else {
+            least
+        };
+        Some(self.local.pool.take(len))
+    }
+
+    fn copy(&self, namespace: NamespaceRef, byte: u64, into: &mut [u8]) -> bool {
+        self.local.devices.copy(namespace, byte, into)
+    }
+}
+
+/// Bytes of a buffer for copies of devices' memory, so that many small ones share it.
+const COPIES: usize = 64 * 1024;
 
 /// A connection's entry in the books, apart from its machine.
 pub(super) struct Account {
@@ -162,9 +213,7 @@ impl Backend for Surroundings<'_> {
         // served in the end, whatever other connections hold on to.
         if purpose == BufferUse::Transfer && self.account.buffers > 0 {
             let limit = per_connection(&self.local.shared.limits);
-            if self.account.buffers + len > limit
-                || self.local.pool.outstanding() + len > self.local.shared.buffers
-            {
+            if self.account.buffers + len > limit || !self.local.affords(len) {
                 return None;
             }
         }

@@ -119,6 +119,11 @@ impl Device for NullDevice {
         }
         self.zeroes.lend(0, len)
     }
+
+    fn copy(&self, byte: u64, into: &mut [u8]) -> bool {
+        into.fill(0);
+        self.lend(byte, into.len()).is_some()
+    }
 }
 
 #[cfg(test)]
@@ -149,6 +154,9 @@ mod tests {
         assert_eq!(worker.plain(&mut *device, everything), Ok(()));
         assert_eq!(device.lend(last, 512).unwrap().len(), 512);
         assert!(device.lend(last, 1024).is_none());
+        let mut copy = [7; 512];
+        assert!(device.copy(last, &mut copy) && copy == [0; 512]);
+        assert!(!device.copy(last, &mut [7; 1024]));
         assert_eq!(device.lend(0, ZEROES).unwrap().len(), ZEROES);
     }
 }

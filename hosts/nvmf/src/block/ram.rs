@@ -117,6 +117,10 @@ impl Device for RamDevice {
     fn lend(&self, byte: u64, len: usize) -> Option<Lent<'_>> {
         self.memory.bytes.lend(usize::try_from(byte).ok()?, len)
     }
+
+    fn copy(&self, byte: u64, into: &mut [u8]) -> bool {
+        usize::try_from(byte).is_ok_and(|at| self.memory.bytes.read(at, into).is_ok())
+    }
 }
 
 struct Memory {
@@ -208,6 +212,9 @@ mod tests {
             );
             assert!(right.lends());
             assert_eq!(right.lend(4096, data.len()).unwrap().len(), data.len());
+            let mut copy = vec![0; data.len()];
+            assert!(right.copy(4096, &mut copy));
+            assert_same(&copy, &data);
         }
     }
 
@@ -286,5 +293,6 @@ mod tests {
             Err(MediaError::Read)
         );
         assert!(device.lend(end - 4096, 8192).is_none());
+        assert!(!device.copy(end - 4096, &mut [0; 8192]));
     }
 }

@@ -31,6 +31,10 @@ use super::{Completion, Ends, Failure, Full, Line};
 /// Bytes that one receive takes of what is not received in its place.
 const SCRATCH: usize = 128 * 1024;
 
+/// Bytes of it while long payloads are coming: enough for the next header, and little of the
+/// payload after it, which is copied.
+const SPILL: usize = 8 * 1024;
+
 /// Receives of one poll, so that no queue has a thread for itself.
 const RECEIVES: usize = 8;
 
@@ -57,6 +61,8 @@ pub(super) struct TcpQueue {
     writable: bool,
     /// More may have arrived than was taken.
     readable: bool,
+    /// Long payloads are coming.
+    bulk: bool,
     live: bool,
     depth: usize,
     outstanding: usize,
@@ -98,6 +104,7 @@ impl TcpQueue {
             connecting: true,
             writable: true,
             readable: false,
+            bulk: false,
             live: false,
             depth: 0,
             outstanding: 0,
@@ -459,6 +466,12 @@ impl TcpQueue {
                 _ => None,
             };
             let direct_len = direct.as_ref().map_or(0, |bytes| bytes.len());
+            let most = if self.bulk || direct_len > 0 {
+                SPILL.min(scratch.len())
+            } else {
+                scratch.len()
+            };
+            let scratch = &mut scratch[..most];
             let room = direct_len + scratch.len();
             self.system_calls += 1;
             let received = match direct {
@@ -491,6 +504,10 @@ impl TcpQueue {
                 self.event(event)?;
             }
             self.input(&scratch[..received - placed])?;
+            self.bulk = match self.machine.transport.need() {
+                Need::Payload(place) => place.len as usize >= DIRECT,
+                _ => placed > 0,
+            };
             if received < room {
                 return Ok(());
             }
