@@ -1,11 +1,10 @@
-//! The board's devices, which are behind 32 virtio transports.
-use core::arch::asm;
+//! The board's devices, which are behind virtio transports.
 use core::ptr::NonNull;
 
 use virtio_drivers::transport::mmio::{MmioTransport, VirtIOHeader};
 use virtio_drivers::transport::{DeviceType, Transport};
 
-use crate::clock::{SHARED_INTERRUPTS, enable_interrupt};
+use crate::arch::{acknowledged, enable_transport};
 pub use crate::dma::Board;
 use crate::mmio::Registers;
 
@@ -19,9 +18,6 @@ pub const DISK_QUEUE: usize = 256;
 pub type Nic = nvmf_firmware::virtio::nic::Nic<Board, MmioTransport<'static>, NIC_QUEUE>;
 /// The board's disk.
 pub type Disk = nvmf_firmware::virtio::disk::Disk<Board, MmioTransport<'static>, DISK_QUEUE>;
-
-/// The interrupt of the first transport.
-const FIRST_INTERRUPT: usize = SHARED_INTERRUPTS + 16;
 
 /// What was found: the first of each.
 #[derive(Debug, Default)]
@@ -46,9 +42,7 @@ impl Lines {
         for device in self.0.iter().flatten() {
             device.write(INTERRUPT_ACK, device.read(INTERRUPT_STATUS));
         }
-        // SAFETY: it waits. What is read from here on is no older than that: else an
-        // interrupt could be taken back whose news was not seen yet.
-        unsafe { asm!("dsb sy", options(nostack)) };
+        acknowledged();
     }
 }
 
@@ -75,7 +69,7 @@ impl Devices {
             if place.is_none() {
                 *place = Some(transport);
                 found.lines.0[line] = Some(registers);
-                enable_interrupt(FIRST_INTERRUPT + slot);
+                enable_transport(slot);
             }
         }
         found

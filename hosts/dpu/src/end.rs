@@ -1,7 +1,7 @@
 //! How a program ends: QEMU with it, with a status.
-use core::arch::asm;
 use core::panic::PanicInfo;
 
+use crate::arch::{is_unheard, semihosting, wait};
 use crate::say;
 
 /// Status after a panic, as Rust's programs have it.
@@ -14,18 +14,15 @@ pub fn exit(status: u64) -> ! {
     const SYS_EXIT_EXTENDED: u64 = 0x20;
     const APPLICATION_EXIT: u64 = 0x20026;
     let reason = [APPLICATION_EXIT, status];
-    // SAFETY: it reads the block that x1 points to, and does not come back; where
-    // nobody listens, it is a fault, and that ends in `wait`.
-    unsafe {
-        asm!("hlt #0xf000", in("x0") SYS_EXIT_EXTENDED, in("x1") reason.as_ptr());
-    }
-    wait()
+    // SAFETY: it reads the block, and does not come back; where nobody listens, it is a
+    // fault, and that ends in a sleep.
+    unsafe { semihosting(SYS_EXIT_EXTENDED, reason.as_ptr()) };
+    sleep()
 }
 
-fn wait() -> ! {
+fn sleep() -> ! {
     loop {
-        // SAFETY: it waits, no more.
-        unsafe { asm!("wfi", options(nomem, nostack)) }
+        wait();
     }
 }
 
@@ -37,14 +34,11 @@ fn panicked(info: &PanicInfo) -> ! {
 
 /// Where the vectors lead to.
 #[unsafe(no_mangle)]
-extern "C" fn fault(syndrome: u64, at: u64, address: u64) -> ! {
-    const CLASS: u64 = 26;
-    const UNKNOWN_REASON: u64 = 0;
-    let class = syndrome >> CLASS;
-    say!("fault {syndrome:#x} at {at:#x}, address {address:#x}");
+extern "C" fn fault(cause: u64, at: u64, address: u64) -> ! {
+    say!("fault {cause:#x} at {at:#x}, address {address:#x}");
     // Also what `exit` is where nobody listens.
-    if class == UNKNOWN_REASON {
-        wait();
+    if is_unheard(cause) {
+        sleep();
     }
     exit(FAULTED)
 }

@@ -1,21 +1,22 @@
-//! QEMU's virt board, AArch64, with virtio devices: what a program on it has in
+//! QEMU's virt board, AArch64 or RISC-V, with virtio devices: what a program on it has in
 //! common with the others.
 #![no_std]
 
-core::arch::global_asm!(include_str!("start.s"));
-core::arch::global_asm!(include_str!("copy.s"));
-
 use smoltcp::wire::{Ipv4Address, Ipv4Cidr};
 
-pub mod clock;
-pub mod crc32c;
+#[cfg_attr(target_arch = "aarch64", path = "aarch64/mod.rs")]
+#[cfg_attr(target_arch = "riscv64", path = "riscv64/mod.rs")]
+mod arch;
 pub mod devices;
 mod dma;
 pub mod end;
 pub mod memory;
 mod mmio;
-pub mod uart;
 pub mod words;
+
+#[doc(hidden)]
+pub use self::arch::uart::Uart;
+pub use self::arch::{MODEL, clock, crc32c};
 
 /// The board's address in the network that QEMU makes for it, if it does not ask for one.
 pub const ADDRESS: Ipv4Cidr = Ipv4Cidr::new(Ipv4Address::new(10, 0, 2, 15), 24);
@@ -25,3 +26,12 @@ pub const GATEWAY: Ipv4Address = Ipv4Address::new(10, 0, 2, 2);
 pub const MAC: [u8; 6] = [0x02, 0x6E, 0x76, 0x6D, 0x66, 0x02];
 /// Bytes of each socket's ring, each way.
 pub const RING: usize = 256 << 10;
+
+/// Says a line.
+#[macro_export]
+macro_rules! say {
+    ($($words:tt)*) => {{
+        use core::fmt::Write as _;
+        let _ = writeln!($crate::Uart, $($words)*);
+    }};
+}

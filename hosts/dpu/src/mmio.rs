@@ -5,18 +5,16 @@
 pub(crate) struct Registers(usize);
 
 impl Registers {
-    pub(crate) const GIC_DISTRIBUTOR: Self = Self(0x0800_0000);
-    pub(crate) const GIC_CPU: Self = Self(0x0801_0000);
-    pub(crate) const UART: Self = Self(0x0900_0000);
-
-    /// The virtio transports, whether there is a device behind them or not.
-    pub(crate) const VIRTIO_SLOTS: usize = 32;
-    pub(crate) const VIRTIO_SPAN: usize = 0x200;
+    /// Those of a device, or of the first of several in a row. For constants of the board's,
+    /// and where it has one.
+    pub(crate) const fn at(address: usize) -> Self {
+        Self(address)
+    }
 
     /// One of the virtio transports.
     pub(crate) const fn virtio(slot: usize) -> Self {
         assert!(slot < Self::VIRTIO_SLOTS);
-        Self(0x0A00_0000 + slot * Self::VIRTIO_SPAN)
+        Self(Self::VIRTIO.0 + slot * Self::VIRTIO_SPAN)
     }
 
     pub(crate) const fn address(self) -> usize {
@@ -33,5 +31,17 @@ impl Registers {
         // SAFETY: as for reading. Only the transports of virtio have registers that give
         // memory to a device, and what is written here is none of them.
         unsafe { ((self.0 + offset) as *mut u32).write_volatile(value) }
+    }
+
+    #[cfg(target_arch = "riscv64")]
+    pub(crate) fn read_byte(self, offset: usize) -> u8 {
+        // SAFETY: as for a word.
+        unsafe { ((self.0 + offset) as *const u8).read_volatile() }
+    }
+
+    #[cfg(target_arch = "riscv64")]
+    pub(crate) fn write_byte(self, offset: usize, value: u8) {
+        // SAFETY: as for a word.
+        unsafe { ((self.0 + offset) as *mut u8).write_volatile(value) }
     }
 }

@@ -1,6 +1,5 @@
 //! What the program was told when it was started: words, by semihosting.
-use core::arch::asm;
-
+use crate::arch::semihosting;
 use crate::memory::Taken;
 
 const MOST: usize = 512;
@@ -15,11 +14,8 @@ pub fn words() -> impl Iterator<Item = &'static str> {
     const SYS_GET_CMDLINE: u64 = 0x15;
     let line = LINE.take();
     let block = [line.as_mut_ptr() as u64, MOST as u64];
-    let failed: u64;
     // SAFETY: it fills the line that the block tells, whose length comes first.
-    unsafe {
-        asm!("hlt #0xf000", inout("x0") SYS_GET_CMDLINE => failed, in("x1") block.as_ptr());
-    }
+    let failed = unsafe { semihosting(SYS_GET_CMDLINE, block.as_ptr()) };
     let end = line.iter().position(|byte| *byte == 0).unwrap_or(0);
     let line = line.get(..end).filter(|_| failed == 0).unwrap_or_default();
     let text = core::str::from_utf8(line).unwrap_or_default();

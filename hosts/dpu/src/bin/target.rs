@@ -6,7 +6,7 @@ use board::clock::Clock;
 use board::devices::{DISK_SLOTS, Devices, Disk, NIC_QUEUE, Nic};
 use board::memory::{Stack, Taken};
 use board::words::words;
-use board::{ADDRESS, GATEWAY, MAC, RING, crc32c, say};
+use board::{ADDRESS, GATEWAY, MAC, MODEL, RING, crc32c, say};
 use nvmf_core::block::BlockDevice;
 use nvmf_core::wire::ids::Nqn;
 use nvmf_firmware::address::Addressing;
@@ -89,7 +89,7 @@ extern "C" fn main() -> ! {
     let settings = Settings {
         nqn: IDENTITY.take().insert(NQN.parse().expect("an NQN")),
         serial: "virt",
-        model: "nvmf AArch64",
+        model: MODEL,
         uuid: UUID,
         mac: nic.mac().unwrap_or(MAC),
         address: if words().any(|word| word == "dhcp") {

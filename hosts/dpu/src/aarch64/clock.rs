@@ -3,24 +3,10 @@ use core::arch::asm;
 
 use nvmf_core::time::Instant;
 
-use crate::mmio::Registers;
+use super::{enable_interrupt, start_interrupts};
 
-/// Interrupts of devices begin here, those of the processor's own before.
-pub(crate) const SHARED_INTERRUPTS: usize = 32;
-/// The virtual timer's.
+/// The virtual timer's interrupt.
 const TIMER: usize = 27;
-
-/// Registers of the interrupt controller, a GICv2.
-mod gic {
-    /// Of the distributor and of the CPU interface: on or off.
-    pub(super) const CTLR: usize = 0x000;
-    /// Of the distributor: a bit an interrupt.
-    pub(super) const ISENABLER: usize = 0x100;
-    /// Of the distributor: to which processors, a byte an interrupt.
-    pub(super) const ITARGETSR: usize = 0x800;
-    /// Of the CPU interface: which priorities pass.
-    pub(super) const PMR: usize = 0x004;
-}
 
 /// The processor's counter and timer, and the interrupts that end its sleep.
 #[derive(Debug)]
@@ -34,10 +20,7 @@ impl Clock {
     /// are masked, and end a sleep.
     #[must_use]
     pub fn start() -> Self {
-        Registers::GIC_DISTRIBUTOR.write(gic::CTLR, 1);
-        const ALL: u32 = 0xFF;
-        Registers::GIC_CPU.write(gic::PMR, ALL);
-        Registers::GIC_CPU.write(gic::CTLR, 1);
+        start_interrupts();
         enable_interrupt(TIMER);
         let frequency: u64;
         // SAFETY: it reads a register.
@@ -88,13 +71,4 @@ impl Clock {
             )
         };
     }
-}
-
-/// Has an interrupt end sleeps.
-pub(crate) fn enable_interrupt(number: usize) {
-    let target = gic::ITARGETSR + number / 4 * 4;
-    let first = 1 << (number % 4 * 8);
-    let distributor = Registers::GIC_DISTRIBUTOR;
-    distributor.write(target, distributor.read(target) | first);
-    distributor.write(gic::ISENABLER + number / 32 * 4, 1 << (number % 32));
 }

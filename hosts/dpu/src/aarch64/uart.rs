@@ -21,12 +21,3 @@ impl fmt::Write for Uart {
         Ok(())
     }
 }
-
-/// Says a line.
-#[macro_export]
-macro_rules! say {
-    ($($words:tt)*) => {{
-        use core::fmt::Write as _;
-        let _ = writeln!($crate::uart::Uart, $($words)*);
-    }};
-}
