@@ -1,9 +1,11 @@
 //! Registered memory, whole and in pieces.
 use core::ffi::{c_int, c_void};
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 use core::slice;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, handle_alloc_error};
 use std::sync::Arc;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::device::Device;
 use super::sys::{self, access};
@@ -11,10 +13,10 @@ use crate::verbs::{Access, Error};
 
 const PAGE: usize = 4096;
 
-/// Zeroed memory of whole pages.
+/// Zeroed memory of whole pages: the system's, so that it has it back when nobody needs it.
 pub struct Memory {
     start: NonNull<u8>,
-    layout: Layout,
+    len: usize,
 }
 
 // SAFETY: it owns its bytes, as a box does.
@@ -31,23 +33,25 @@ impl Memory {
     pub fn new(len: usize) -> Self {
         let len = len.max(1).next_multiple_of(PAGE);
         let layout = Layout::from_size_align(len, PAGE).expect("a size that memory has");
-        // SAFETY: the layout is not empty.
-        let start = unsafe { alloc_zeroed(layout) };
-        match NonNull::new(start) {
-            Some(start) => Self { start, layout },
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses the address, so nothing that exists is replaced.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), len, rights, MapFlags::PRIVATE) };
+        match start.ok().and_then(|start| NonNull::new(start.cast())) {
+            Some(start) => Self { start, len },
             None => handle_alloc_error(layout),
         }
     }
 
     fn len(&self) -> usize {
-        self.layout.size()
+        self.len
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+        // SAFETY: it was mapped with this length, and nobody else has it.
+        // An error would say that it is not mapped.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 
