@@ -11,9 +11,10 @@ GONE='I/O error, dev nvme|Buffer I/O error on dev nvme|critical .* error, dev nv
 
 # serve [OPTION...]: starts the target, by RDMA and TCP, and waits until it is ready.
 serve() {
+  rm -f /tmp/ready
   ./nvmf target --nqn "$NQN" --listen rdma:$ADDRESS:4420 --listen tcp:$ADDRESS:4421 --ram 128M --file "/tmp/disk,size=64M,bs=4096" \
     "$@" >/tmp/ready 2>>/tmp/target & TARGET=$!
-  until_true 20 grep -q . /tmp/ready
+  until_true 20 grep -qs . /tmp/ready
   grep -qx "ready nvme+rdma://$ADDRESS:4420/$NQN" /tmp/ready || fail "not a ready line: $(cat /tmp/ready)"
 }
 # stopped: asks the target to end; it must do so in time, and leave nothing in the kernel.
@@ -162,7 +163,7 @@ measured() {
     printf "%d IOPS, %d us, %d us of the target", iops, ($8 * $16 + $49 * $57) / iops, ms * 1000 / (iops * 3) }' /tmp/out)"
 }
 step "figures: data in capsules"
-for inline in 4K 16K; do
+for inline in 4K 16K 4K 16K; do
   serve --rdma-inline-data $inline; connect
   for block in 4k 8k 16k; do measured randwrite $block 1 "$inline in capsules"; done
   disconnect; stopped
