@@ -89,6 +89,14 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Asks for huge pages, where the kernel has some: random access is faster, and whoever
+    /// writes one byte takes 2 MiB.
+    pub fn prefer_huge_pages(&self) {
+        // SAFETY: the range is the mapping, and the advice changes no contents. A kernel
+        // without huge pages refuses, and all is as before.
+        let _ = unsafe { mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
+    }
+
     /// Length in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
@@ -340,18 +348,24 @@ mod tests {
 
     #[test]
     fn zeroing_keeps_the_neighbours_and_frees_pages() {
-        let mapping = Mapping::new(8 * MIB).unwrap();
+        zeroed(&Mapping::new(8 * MIB).unwrap());
+        let huge = Mapping::new(8 * MIB).unwrap();
+        huge.prefer_huge_pages();
+        zeroed(&huge);
+    }
+
+    fn zeroed(mapping: &Mapping) {
         mapping.write(0, &vec![0xab; 8 * MIB]).unwrap();
-        assert_eq!(present(&mapping, 0, 8 * MIB), 8 * MIB);
+        assert_eq!(present(mapping, 0, 8 * MIB), 8 * MIB);
         let (at, len) = (512, 7 * MIB);
         mapping.zero(at, len).unwrap();
         // The pages at both ends hold neighbours.
-        assert_eq!(present(&mapping, 0, 8 * MIB), MIB + mapping.page);
-        assert!(contents(&mapping, 0, at).iter().all(|&byte| byte == 0xab));
-        assert!(contents(&mapping, at, len).iter().all(|&byte| byte == 0));
+        assert_eq!(present(mapping, 0, 8 * MIB), MIB + mapping.page);
+        assert!(contents(mapping, 0, at).iter().all(|&byte| byte == 0xab));
+        assert!(contents(mapping, at, len).iter().all(|&byte| byte == 0));
         let after = at + len;
         assert!(
-            contents(&mapping, after, 8 * MIB - after)
+            contents(mapping, after, 8 * MIB - after)
                 .iter()
                 .all(|&byte| byte == 0xab)
         );

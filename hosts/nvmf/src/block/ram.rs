@@ -24,7 +24,8 @@ pub struct Ram {
 }
 
 impl Ram {
-    /// `blocks` blocks of `1 << block_shift` zero bytes, which take no memory until written.
+    /// `blocks` blocks of `1 << block_shift` zero bytes, which take no memory until written: by
+    /// huge pages, if all of them would be half of the machine's memory at most.
     ///
     /// # Errors
     /// When there is no address space of this size.
@@ -38,11 +39,13 @@ impl Ram {
             optimal_blocks: u32::try_from(rustix::param::page_size() >> block_shift).unwrap_or(0),
         };
         let len = usize::try_from(geometry.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let bytes = Mapping::new(len)?;
+        // What is larger is there to be written here and there, and pages have to be small for that.
+        if len as u64 <= memory_of_the_machine() / 2 {
+            bytes.prefer_huge_pages();
+        }
         Ok(Self {
-            memory: Arc::new(Memory {
-                geometry,
-                bytes: Mapping::new(len)?,
-            }),
+            memory: Arc::new(Memory { geometry, bytes }),
             identity,
             pool: pool.clone(),
         })
@@ -121,6 +124,12 @@ impl Device for RamDevice {
     fn copy(&self, byte: u64, into: &mut [u8]) -> bool {
         usize::try_from(byte).is_ok_and(|at| self.memory.bytes.read(at, into).is_ok())
     }
+}
+
+/// In bytes.
+fn memory_of_the_machine() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram.saturating_mul(info.mem_unit.into())
 }
 
 struct Memory {
