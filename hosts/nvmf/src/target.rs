@@ -157,6 +157,12 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Threads")]
     no_pin: bool,
 
+    /// Leave each I/O queue with the thread that accepted it, to compare.
+    ///
+    /// Else it moves to the thread with the fewest of them, of all controllers.
+    #[arg(long, help_heading = "Threads")]
+    no_place: bool,
+
     /// Microseconds that a thread without work polls before it sleeps, 0 for never.
     ///
     /// Saves the time it takes to wake up, for hosts that wait for each command before
@@ -375,6 +381,7 @@ fn config(args: &Args, subsystem: Subsystem) -> Config {
         controllers: args.max_controllers,
         workers: args.workers,
         pin: !args.no_pin,
+        place: !args.no_place,
         spin: Duration::from_micros(args.poll_us.into()),
         ..Config::default()
     };

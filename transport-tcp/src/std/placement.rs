@@ -17,6 +17,8 @@ pub(super) type ControllerKey = (usize, Cntlid);
 #[derive(Debug)]
 pub(super) struct Placement {
     workers: Vec<Load>,
+    /// I/O queues move; else they stay where they were admitted.
+    moves: bool,
 }
 
 #[derive(Debug, Default)]
@@ -28,10 +30,13 @@ struct Load {
 
 impl Placement {
     /// `workers` idle workers; at least one.
-    pub(super) fn new(workers: usize) -> Self {
+    pub(super) fn new(workers: usize, moves: bool) -> Self {
         let mut loads = Vec::new();
         loads.resize_with(workers.max(1), Load::default);
-        Self { workers: loads }
+        Self {
+            workers: loads,
+            moves,
+        }
     }
 
     /// The worker for a new connection, which is counted there.
@@ -46,6 +51,7 @@ impl Placement {
     pub(super) fn place_io_queue(&mut self, from: usize, controller: ControllerKey) -> usize {
         let worker = self.least(|index, load| {
             (
+                !self.moves && index != from,
                 load.io_queues,
                 load.io_queues_of.get(&controller).copied().unwrap_or(0),
                 index != from,
@@ -108,7 +114,7 @@ mod tests {
 
     #[test]
     fn one_io_queue_each_of_many_controllers_spreads() {
-        let mut placement = Placement::new(2);
+        let mut placement = Placement::new(2, true);
         for controller in 0..10 {
             connect(&mut placement, controller, 1);
         }
@@ -116,9 +122,18 @@ mod tests {
     }
 
     #[test]
+    fn without_moving_one_worker_has_them_all() {
+        let mut placement = Placement::new(2, false);
+        for controller in 0..10 {
+            connect(&mut placement, controller, 1);
+        }
+        assert_eq!(io_queues(&placement), [0, 10]);
+    }
+
+    #[test]
     fn every_controller_gets_every_worker() {
         for workers in 1..=5 {
-            let mut placement = Placement::new(workers);
+            let mut placement = Placement::new(workers, true);
             for controller in 0..7 {
                 let mut placed = connect(&mut placement, controller, workers);
                 placed.sort_unstable();
@@ -129,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_tie_leaves_a_connection_where_it_is() {
-        let mut placement = Placement::new(4);
+        let mut placement = Placement::new(4, true);
         for _ in 0..3 {
             placement.admit();
         }
@@ -138,7 +153,7 @@ mod tests {
 
     #[test]
     fn what_leaves_is_no_longer_counted() {
-        let mut placement = Placement::new(2);
+        let mut placement = Placement::new(2, true);
         let one = connect(&mut placement, 1, 1)[0];
         let two = connect(&mut placement, 2, 1)[0];
         assert_ne!(one, two);

@@ -52,6 +52,7 @@ pub(super) struct Settings {
     pub(super) spin: Duration,
     pub(super) connect_timeout: Duration,
     pub(super) stop_timeout: Duration,
+    pub(super) place: bool,
     pub(super) buffers: usize,
     pub(super) controllers: usize,
     #[cfg(feature = "rdma")]
@@ -72,7 +73,7 @@ impl Shared {
             connect_timeout: settings.connect_timeout,
             stop_timeout: settings.stop_timeout,
             buffers: settings.buffers,
-            placement: Mutex::new(Placement::new(mailboxes.len())),
+            placement: Mutex::new(Placement::new(mailboxes.len(), settings.place)),
             mailboxes,
             #[cfg(feature = "rdma")]
             ports: settings.ports,

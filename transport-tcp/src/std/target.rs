@@ -65,6 +65,9 @@ pub struct Config {
     pub workers: Option<usize>,
     /// Binds each worker to a core, where the system permits that.
     pub pin: bool,
+    /// A connection that becomes an I/O queue moves to the worker with the fewest of them.
+    /// Without that it stays where it was accepted, which is for comparison.
+    pub place: bool,
     /// How long a worker that has nothing to do polls before it sleeps, if its last sleep was
     /// shorter than that. Saves the microseconds that waking up takes, at the price of the
     /// core's time; an idle worker does not poll.
@@ -102,6 +105,7 @@ impl Default for Config {
             connect_timeout: Duration::from_secs(10),
             workers: None,
             pin: true,
+            place: true,
             spin: Duration::from_micros(50),
             buffers: 256 << 20,
             stop_timeout: Duration::from_secs(10),
@@ -254,6 +258,7 @@ impl Target {
             spin: config.spin,
             connect_timeout: config.connect_timeout,
             stop_timeout: config.stop_timeout,
+            place: config.place,
             buffers: config.buffers,
             controllers: config.controllers,
             #[cfg(feature = "rdma")]

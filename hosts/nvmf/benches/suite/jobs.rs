@@ -13,9 +13,9 @@ const PATTERNS: [&str; 4] = ["read", "randread", "write", "randwrite"];
 /// Jobs.
 const JOBS: u32 = 32;
 
-/// Workers bound to cores and free, in turns.
+/// Workers bound to cores, free, and with I/O queues where they were accepted, in turns.
 pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
-    let targets = ["", "--no-pin"]
+    let targets = ["", "--no-pin", "--no-place"]
         .iter()
         .map(|how| Target::start(&suite.cores, &suite.cores.all, &format!("--ram 64M {how}")))
         .collect::<anyhow::Result<Vec<_>>>()?;
@@ -27,6 +27,9 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
         "IOPS, free",
         "spread of the jobs",
         "free / bound",
+        "IOPS, not placed",
+        "spread of the jobs",
+        "not placed / bound",
     ]);
     for rw in PATTERNS {
         for controllers in suite.some(&[1, 8, JOBS]) {
@@ -42,8 +45,8 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
                 }
                 rounds.push(round);
             }
-            let [(bound, _), (free, share)] = against_first(&rounds)[..] else {
-                anyhow::bail!("two targets, and not two figures");
+            let [(bound, _), (free, share), (left, of_left)] = against_first(&rounds)[..] else {
+                anyhow::bail!("three targets, and not three figures");
             };
             let spread = |index: usize| {
                 let spreads = rounds.iter().filter_map(move |round| round[index].spread);
@@ -58,6 +61,9 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
                 iops(free.median),
                 spread(1),
                 ratio(share),
+                iops(left.median),
+                spread(2),
+                ratio(of_left),
             ]);
         }
     }
@@ -65,9 +71,10 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
     let mut text = String::new();
     write!(
         text,
-        "`nvmf target --ram 64M [--no-pin]` with a worker for each of {cores} cores, and on the same cores `nvmf bench URL --rw RW\n\
+        "`nvmf target --ram 64M [--no-pin | --no-place]` with a worker for each of {cores} cores, and on the same cores `nvmf bench URL --rw RW\n\
          --bs 4k --iodepth 8 --numjobs {JOBS} --controllers C`: {JOBS} threads, each with a connection, asleep when there is nothing to\n\
-         do. The *spread* is IOPS of the job that did most, by those of the one that did least.\n\n{table}"
+         do. The *spread* is IOPS of the job that did most, by those of the one that did least. *Not placed* is before placement: each\n\
+         I/O queue stays with the worker that accepted it.\n\n{table}"
     )
     .context("the text")?;
     Ok(text)

@@ -415,6 +415,7 @@ mod tests {
             spin: config.spin,
             connect_timeout: config.connect_timeout,
             stop_timeout: config.stop_timeout,
+            place: config.place,
             buffers: config.buffers,
             controllers: config.controllers,
             ports: [Arc::clone(&port)].into(),
