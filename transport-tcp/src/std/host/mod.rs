@@ -94,7 +94,7 @@
 //! | [`IoQueue`], [`Queue`] | one connection to be polled, for whoever counts microseconds |
 //! | [`Host`], [`Association`], [`SharedNamespace`] | the same for many threads and tasks |
 //! | [`Request`] | a call under way: a future, and a blocking call |
-//! | [`Url`] | `nvme+tcp://host:port/nqn?nsid=1`, and options as parameters |
+//! | [`Url`] | `nvme+tcp://host:port/nqn?nsid=1` or `nvme+rdma://`, and options as parameters |
 mod commands;
 mod compose;
 mod controller;

@@ -1,0 +1,99 @@
+# Our host over RDMA against the kernel's nvmet-rdma, both in this guest, on a software device.
+#   DEVICE   rxe (RoCEv2) or siw (iWARP)
+. ./lib.sh
+HARMLESS="$HARMLESS|rdma_rxe: loaded|null_blk: disk nullb0 created|nvmet: (adding nsid|creating (nvm|discovery) controller)"
+HARMLESS="$HARMLESS|nvmet_rdma: (enabling|disabling) port"
+ADDRESS=10.0.2.15 NQN=nqn.2024-01.test:rdma
+nvmet=/sys/kernel/config/nvmet
+subsystem=$nvmet/subsystems/$NQN
+AT=nvme+rdma://$ADDRESS DISK="nvme+rdma://$ADDRESS/$NQN?nsid=1"
+
+# listen PORT INLINE: takes so many bytes of data in a capsule.
+listen() {
+  local port=$nvmet/ports/$1
+  mkdir "$port"
+  echo rdma >"$port/addr_trtype"; echo ipv4 >"$port/addr_adrfam"; echo $ADDRESS >"$port/addr_traddr"; echo "$1" >"$port/addr_trsvcid"
+  echo "$2" >"$port/param_inline_data_size"
+  ln -s "$subsystem" "$port/subsystems/"
+}
+unlisten() { rm "$nvmet/ports/$1/subsystems/$NQN"; rmdir "$nvmet/ports/$1"; }
+# All that the device gives, to programs and to the kernel's target.
+resources() { rdma resource show | sed 's/^[0-9]*: //'; }
+as_before() { [ "$(resources)" = "$BEFORE" ]; }
+link_add() { run rdma link add "${DEVICE}0" type "$DEVICE" netdev eth0; }
+# copy [OPTION...]: copies /tmp/long in the background.
+copy() {
+  ./nvmf copy /tmp/long "$DISK" --reconnect-delay 1 --verify "$@" >/tmp/copied 2>&1 & copy=$!
+  sleep 2; kill -0 $copy || fail "the copy was over before"
+}
+copy_passes() { wait $copy || { cat /tmp/copied; fail "the copy failed"; }; grep -E 'WARN|copied' /tmp/copied; }
+verified() { expect 'read back what was written: the same' ./nvmf bench "$@" --rw randwrite --numjobs 2 --size 8M --verify --eta never; }
+
+step "a $DEVICE device, and the kernel's target on it"
+modprobe -a ib_uverbs rdma_ucm crc32_generic
+run modprobe "$(case $DEVICE in rxe) echo rdma_rxe ;; *) echo "$DEVICE" ;; esac)"
+link_add
+modprobe null_blk nr_devices=1 memory_backed=1 discard=1 gb=1 bs=512
+modprobe -a nvmet nvmet-rdma
+mkdir "$subsystem"; echo 1 >"$subsystem/attr_allow_any_host"
+mkdir "$subsystem/namespaces/1"
+echo -n /dev/nullb0 >"$subsystem/namespaces/1/device_path"; echo 1 >"$subsystem/namespaces/1/enable"
+listen 4420 16384
+
+step "discover, and what is referred to"
+listen 4421 0
+referral=$nvmet/ports/4420/referrals/other; mkdir "$referral"
+echo rdma >"$referral/addr_trtype"; echo ipv4 >"$referral/addr_adrfam"; echo $ADDRESS >"$referral/addr_traddr"
+echo 4421 >"$referral/addr_trsvcid"; echo 1 >"$referral/enable"
+expect "^nvme\+rdma://$ADDRESS:4420/$NQN " ./nvmf discover $AT
+grep -qE "^nvme\+rdma://$ADDRESS:4421/$NQN .*, says $ADDRESS:4421" /tmp/out || fail "the referral was not followed"
+expect '"trtype":"rdma"' ./nvmf discover $AT --output json
+expect "$ADDRESS:4420/$NQN\?nsid=1" ./nvmf list $AT
+rmdir "$referral"; unlisten 4421
+refuse "nothing listens on $ADDRESS:4421" ./nvmf discover $AT:4421
+
+step "id-ctrl, id-ns"
+expect '^ioccsz: 1028' ./nvmf id-ctrl "$AT/$NQN"
+expect '^nsze: 2097152' ./nvmf id-ns "$DISK"
+BEFORE=$(resources)
+
+dd if=/dev/urandom of=/tmp/data bs=1M count=8 2>/dev/null
+for key in region window; do
+  step "write, read, compare and copy, by the key of a $key"
+  run ./nvmf write "$DISK" --rdma-key $key --data /tmp/data
+  run ./nvmf read "$DISK&rdma-key=$key" --data-size 8M --data /tmp/back
+  cmp /tmp/data /tmp/back || fail "other data came back"
+  run ./nvmf compare "$DISK" --rdma-key $key --data /tmp/data
+  rm /tmp/back
+  run ./nvmf copy /tmp/data "$DISK" --rdma-key $key --verify
+  ./nvmf copy "$DISK" - --rdma-key $key --count 8M | cmp - /tmp/data || fail "other data were copied"
+  run ./nvmf discard "$DISK" --rdma-key $key --start-block 0 --block-count 16384
+  run ./nvmf flush "$DISK" --rdma-key $key
+done
+
+for inline in 16384 0; do
+  unlisten 4420; listen 4420 $inline
+  for key in region window; do
+    step "bench --verify, $inline bytes in capsules, by the key of a $key"
+    for bs in 4k 128k; do
+      for depth in 1 32; do verified "$DISK" --rdma-key $key --bs $bs --iodepth $depth; done
+    done
+  done
+done
+
+step "many connections by one thread"
+run ./nvmf bench "$DISK" --rw randrw --connections 8 --controllers 2 --iodepth 4 --runtime 2 --eta never
+
+step "100 connects leave nothing behind"
+for _ in $(seq 100); do ./nvmf read "$DISK" --data-size 4k --data - >/dev/null || fail "a read failed"; done
+until_true 30 as_before
+
+step "the port is removed and comes back under load"
+dd if=/dev/urandom of=/tmp/long bs=1M count=96 2>/dev/null
+./nvmf connect "$AT/$NQN" --watch --reconnect-delay 1 >/tmp/events 2>&1 & watch=$!
+copy
+unlisten 4420; sleep 2; listen 4420 16384
+copy_passes
+until_true 30 grep -q ' reconnected' /tmp/events
+cat /tmp/events
+kill -INT $watch; wait $watch || :
