@@ -28,6 +28,7 @@ mod garbage;
 mod header;
 mod icreq;
 mod pieces;
+mod pressure;
 mod property;
 mod sgl;
 mod term_req;
