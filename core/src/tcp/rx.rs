@@ -231,14 +231,14 @@ impl Framer {
                 copy_prefix(&mut self.header, header);
                 self.have = len;
                 self.known = len;
-                match (self.header_end()?, rest.split_first_chunk()) {
-                    (Progress::More, Some((digest, after)))
-                        if self.stage == Stage::HeaderDigest =>
-                    {
-                        rest = after;
-                        self.header_digest(*digest)?
-                    }
-                    (progress, _) => progress,
+                let progress = self.header_end()?;
+                if self.stage == Stage::HeaderDigest
+                    && let Some((digest, after)) = rest.split_first_chunk()
+                {
+                    rest = after;
+                    self.header_digest(*digest)?
+                } else {
+                    progress
                 }
             }
             _ => Progress::More,
