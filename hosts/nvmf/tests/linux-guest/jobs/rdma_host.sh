@@ -28,6 +28,15 @@ copy() {
 }
 copy_passes() { wait $copy || { cat /tmp/copied; fail "the copy failed"; }; grep -E 'WARN|copied' /tmp/copied; }
 verified() { expect 'read back what was written: the same' ./nvmf bench "$@" --rw randwrite --numjobs 2 --size 8M --verify --eta never; }
+# speed INLINE RW BLOCK [OPTION...]
+speed() {
+  local inline=$1 rw=$2 bs=$3; shift 3
+  run ./nvmf bench "$DISK" --rw "$rw" --bs "$bs" --iodepth 4 --size 64M --runtime 1 --eta never "$@" >/dev/null
+  figure "$rw $bs, $inline bytes in capsules: $(awk -F'|' '
+    /^rand.*\|/ { n = split($1, left, " "); split($2, right, " "); iops += left[n - 1]; if (/write/) mean = right[1] }
+    /^CPU/ { split($0, cpu, " ") }
+    END { printf "%d IOPS, writes take %.0f us, %d %% user, %d %% system", iops, mean, cpu[2], cpu[5] }' /tmp/out)"
+}
 
 step "a $DEVICE device, and the kernel's target on it"
 modprobe -a ib_uverbs rdma_ucm crc32_generic
@@ -97,3 +106,27 @@ copy_passes
 until_true 30 grep -q ' reconnected' /tmp/events
 cat /tmp/events
 kill -INT $watch; wait $watch || :
+
+for inline in 4096 16384; do
+  unlisten 4420; listen 4420 $inline
+  step "how fast, $inline bytes in capsules"
+  for bs in 512 4k 8k 16k 32k; do
+    speed $inline randwrite $bs
+    speed $inline randrw $bs --rwmixread 70
+  done
+done
+unlisten 4420
+
+step "our own target"
+./nvmf target --nqn $NQN --listen rdma:$ADDRESS:4420 --ram 64M >/tmp/ready 2>/tmp/target & target=$!
+until_true 20 grep -q . /tmp/ready
+expect "^nvme\+rdma://$ADDRESS:4420/$NQN " ./nvmf discover $AT
+run ./nvmf copy /tmp/data "$DISK" --verify
+./nvmf copy "$DISK" - --count 8M | cmp - /tmp/data || fail "other data were copied"
+for key in region window; do
+  for bs in 4k 128k; do
+    for depth in 1 32; do verified "$DISK" --rdma-key $key --bs $bs --iodepth $depth; done
+  done
+done
+refuse 'offers: nqn' ./nvmf id-ctrl $AT/nqn.2024-01.test:other
+kill $target; wait $target || { cat /tmp/target; fail "the target ended with status $?"; }
