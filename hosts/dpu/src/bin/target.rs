@@ -10,11 +10,12 @@ use board::{ADDRESS, GATEWAY, MAC, MODEL, RING, crc32c, say};
 use nvmf_core::block::BlockDevice;
 use nvmf_core::wire::ids::Nqn;
 use nvmf_firmware::address::Addressing;
+use nvmf_firmware::cost::COST;
 use nvmf_firmware::ram::Ram;
 use nvmf_firmware::server::{Arena, Server, Settings, Tables};
 use nvmf_firmware::virtio::disk::{Scratch, Slot};
 use nvmf_firmware::virtio::nic::Frame;
-use nvmf_tcp::smoltcp::target::{Device, Event, Seat};
+use nvmf_tcp::smoltcp::target::{Device, Event};
 
 /// Queues at a time: two associations with an Admin Queue and four I/O queues each,
 /// and two to spare.
@@ -34,22 +35,11 @@ const RAM: usize = 16 << 20;
 const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:6e766d66-6470-7500-8000-0000000000d9";
 const UUID: [u8; 16] = *b"nvmfdpu\0\x80\0\0\0\0\0\0\xd9";
 
-/// Bytes that a command takes of a connection's, and a connection without its commands and its rings.
-const COMMAND: usize =
-    size_of::<Seat<'static, { DEPTH + 1 }>>() - size_of::<Seat<'static, DEPTH>>();
-const CONNECTION: usize = size_of::<Seat<'static, DEPTH>>() - DEPTH * COMMAND
-    + size_of::<Server<{ CONNECTIONS + 1 }, DEPTH>>()
-    - size_of::<Server<CONNECTIONS, DEPTH>>()
-    + size_of::<Bookkeeping<{ CONNECTIONS + 1 }, { CONNECTIONS + 2 }>>()
-    - size_of::<Bookkeeping<CONNECTIONS, { CONNECTIONS + 1 }>>();
-
-type Bookkeeping<const CONNECTIONS: usize, const SOCKETS: usize> =
-    Tables<CONNECTIONS, { LARGE + SMALL }, 2, SOCKETS>;
-
 static ARENA: Taken<Arena<CONNECTIONS, DEPTH, RING, LARGE, SMALL, LARGE_BYTES, SMALL_BYTES>> =
     Taken::new(Arena::new());
 /// DHCP has a socket, too.
-static TABLES: Taken<Bookkeeping<CONNECTIONS, { CONNECTIONS + 1 }>> = Taken::new(Tables::new());
+static TABLES: Taken<Tables<CONNECTIONS, { LARGE + SMALL }, 2, { CONNECTIONS + 1 }>> =
+    Taken::new(Tables::new());
 static RECEIVED: Taken<[Frame; NIC_QUEUE]> = Taken::new([Frame::EMPTY; NIC_QUEUE]);
 static TO_SEND: Taken<[Frame; NIC_QUEUE]> = Taken::new([Frame::EMPTY; NIC_QUEUE]);
 static SLOTS: Taken<[Slot; DISK_SLOTS]> = Taken::new([Slot::FREE; DISK_SLOTS]);
@@ -79,9 +69,7 @@ extern "C" fn main() -> ! {
         }
     );
 
-    say!(
-        "memory: {CONNECTION} bytes a connection, {COMMAND} each of its commands, rings not counted"
-    );
+    say!("memory: {COST}");
 
     let disk: Device<'static> = DISK.take().insert(disk);
     let ram: Device<'static> = RAM_DISK.take().insert(Ram::new(MEMORY.take()));
