@@ -12,7 +12,10 @@ use nvmf_core::wire::sqe::{IoOpcode, Sqe};
 use nvmf_core::wire::status::Status;
 use nvmf_tcp::std::buffer::Buffer;
 use nvmf_tcp::std::host::{Completion, Controller, Options, Payload, Queue};
-use nvmf_testing::allocations::Watched;
+
+mod watched;
+
+use watched::Watched;
 
 #[allow(dead_code, unreachable_pub)]
 #[path = "../src/std/host/example.rs"]

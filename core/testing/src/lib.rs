@@ -15,10 +15,8 @@
 //! | [`disk`] | what a namespace may hold, whatever order its commands were done in |
 //! | [`sequence`] | random operations of a host, checked against that |
 //! | [`random`] | numbers that a seed chooses |
-//! | [`allocations`] | who allocates, and when |
 //! | [`fuzz`] | what must hold for any input: the bodies of the fuzz targets |
 
-pub mod allocations;
 pub mod association;
 pub mod bytes;
 pub mod crc;

@@ -15,7 +15,11 @@ use nvmf_tcp::std::buffer::Buffer;
 use nvmf_tcp::std::catalog::Subsystem;
 use nvmf_tcp::std::host::{Controller, Options, Payload, Queue};
 use nvmf_tcp::std::target::{Config, Target};
-use nvmf_testing::allocations::Watched;
+
+#[path = "../../../transport-tcp/tests/watched/mod.rs"]
+mod watched;
+
+use watched::Watched;
 
 /// Allocations of all threads but those that do not count.
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);

@@ -1,23 +1,9 @@
-//! The system's allocator, with somebody who looks on.
+//! The system's allocator, with somebody who looks on: of tests that count, here and in `hosts/nvmf`.
 use std::alloc::{GlobalAlloc, Layout, System};
 
 /// Calls a function for each allocation, in the thread that makes it. The function must not
 /// allocate.
-///
-/// ```
-/// use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-///
-/// static COUNT: AtomicUsize = AtomicUsize::new(0);
-///
-/// #[global_allocator]
-/// static ALLOCATOR: nvmf_testing::allocations::Watched =
-///     nvmf_testing::allocations::Watched(|| _ = COUNT.fetch_add(1, Relaxed));
-///
-/// let before = COUNT.load(Relaxed);
-/// drop(std::hint::black_box(Box::new(1)));
-/// assert!(COUNT.load(Relaxed) > before);
-/// ```
-pub struct Watched(pub fn());
+pub(crate) struct Watched(pub(crate) fn());
 
 // SAFETY: the system's allocator does it all; who looks on allocates nothing.
 unsafe impl GlobalAlloc for Watched {
