@@ -232,8 +232,9 @@ impl IbvCm {
         lock(&self.worker).from = Some(address);
     }
 
-    /// Whether the peer has let go of a connection: it disconnected, or it answered that this
-    /// side did. Nothing that was sent before reaches its queue pair any more.
+    /// Whether the peer has ended a connection: it disconnected, or it answered that this side
+    /// did. Nothing that was sent before reaches its queue pair any more, but what it received
+    /// may still be under way there.
     #[must_use]
     pub fn has_peer_ended(&self, qp: Qp) -> bool {
         let pair = lock(&self.worker).qp(qp).map(|pair| pair.peer_ended);

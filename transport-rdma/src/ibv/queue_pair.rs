@@ -66,8 +66,10 @@ pub(super) struct QueuePair {
     room: u32,
     /// Requests since the last that is signalled.
     silent: u32,
-    /// One capsule's head for each request that there is room for.
+    /// One capsule's head for each request that there is room for, and whose turn is next: not
+    /// by the number, of which `room` is no divisor when it wraps.
     heads: Option<Registered>,
+    next_head: u32,
     /// Bytes that the device copies when they are posted.
     inline: u32,
     /// Some of a chain could not be posted.
@@ -96,6 +98,7 @@ impl QueuePair {
             room: 0,
             silent: 0,
             heads: None,
+            next_head: 0,
             inline: 0,
             torn: false,
         }
@@ -195,13 +198,12 @@ impl QueuePair {
     }
 
     /// The place of the next chain's head, and its address and key.
-    fn head(&self, head: &[u8]) -> Option<Sge> {
+    fn head(&mut self, head: &[u8]) -> Option<Sge> {
         let heads = self.heads.as_ref()?;
-        let number = self.first.wrapping_add(self.posted.len() as u32);
-        let at = (number % self.room.max(1)) as usize * MAX_CAPSULE;
-        let to = heads.address(at);
+        let to = heads.address(self.next_head as usize * MAX_CAPSULE);
+        self.next_head = (self.next_head + 1) % self.room.max(1);
         // SAFETY: the place is one of `room` in `heads`, and of the chain that had it last, `room`
-        // entries ago, nothing is left: no more than `room` are posted at a time.
+        // heads ago, nothing is left: no more than `room` are posted at a time.
         unsafe {
             ptr::copy_nonoverlapping(head.as_ptr(), to.as_ptr(), head.len().min(MAX_CAPSULE))
         };
@@ -225,6 +227,7 @@ impl QueuePair {
             || chain.buffer.is_some()
             || self.silent + chain.requests() > self.room / 2;
         let flags = if signal { sys::SEND_SIGNALED } else { 0 };
+        let next_head = self.next_head;
         let mut requests = [sys::SendWr::default(), sys::SendWr::default()];
         let mut count = 0;
         let mut first_sge;
@@ -301,7 +304,10 @@ impl QueuePair {
                 self.silent = silent;
                 Ok(())
             }
-            Err((Posted::Chain { buffer, .. }, error)) => Err((buffer, error)),
+            Err((Posted::Chain { buffer, .. }, error)) => {
+                self.next_head = next_head;
+                Err((buffer, error))
+            }
             Err(_) => unreachable!("it is what was to be posted"),
         }
     }

@@ -499,18 +499,19 @@ impl RdmaQueue {
         self.fail(QueueFailure::GivenUp);
     }
 
-    /// Sends nothing any more. False when the controller has let go of the connection.
+    /// Sends nothing any more. False if there was no connection, and so nothing of it is left.
     pub(super) fn linger(&mut self) -> bool {
         self.fail(QueueFailure::GivenUp);
-        self.was_live && !self.cm.has_peer_ended(self.line.queue_pair())
+        self.was_live
     }
 
-    /// Whether the controller has let go of the connection: it disconnected, or it answered that
-    /// this side did. A silent one, or a device that is gone, says nothing.
+    /// Nothing says so: a controller may answer the end of a connection, as Linux does, before it
+    /// is done with the connection's commands.
     pub(super) fn has_ended(&mut self) -> bool {
         let now = self.now();
         while self.cm.poll(now).is_some() {}
-        self.cm.has_peer_ended(self.line.queue_pair())
+        self.readable = false;
+        false
     }
 
     pub(super) fn now(&self) -> Instant {
