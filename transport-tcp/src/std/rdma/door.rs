@@ -20,6 +20,8 @@ pub(super) struct Door {
     came: VecDeque<(Request, Terms)>,
     /// Asking the device takes a system call, so it is asked where that was worth it lately.
     asks: bool,
+    /// Nobody is let in any more.
+    closed: bool,
 }
 
 impl Door {
@@ -30,7 +32,13 @@ impl Door {
             index,
             came: VecDeque::new(),
             asks: true,
+            closed: false,
         }
+    }
+
+    /// Who comes from now on is rejected.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
     }
 
     /// The device may have something to tell.
@@ -91,12 +99,17 @@ impl Cm for Door {
     }
 
     fn poll(&mut self, now: Instant) -> Option<Event<Request, Qp>> {
+        if self.closed {
+            // Dropped, they are rejected.
+            self.came.clear();
+        }
         if let Some((request, terms)) = self.came.pop_front() {
             return Some(Event::Request { request, terms });
         }
         while self.asks {
             match self.cm.poll(now) {
                 None => self.asks = false,
+                Some(Event::Request { .. }) if self.closed => {}
                 Some(Event::Request { request, terms }) => {
                     let to = self.port.least(terms.private_data.bytes());
                     if to == self.index {

@@ -57,6 +57,8 @@ pub(super) struct Worker {
     turns: u32,
     /// When to look for a device.
     retry: Option<Instant>,
+    /// One that is there already, while connections on the one before have not ended.
+    next: Option<ibv::Device>,
     /// When to give up on what is under way, once the target stops.
     stop_by: Option<Instant>,
 }
@@ -107,6 +109,7 @@ impl Worker {
             spin: Spin::new(shared.spin),
             turns: 0,
             retry: None,
+            next: None,
             stop_by: None,
             local: Local::new(index, port, shared, limits, devices),
         })
@@ -315,6 +318,9 @@ impl Worker {
             Message::Stop => {
                 self.stop_by = Some(self.local.now.after(self.local.shared.stop_timeout));
                 self.retry = None;
+                if let Some(share) = &mut self.share {
+                    share.door.close();
+                }
                 self.each(|_, _| true, |_, _| {});
             }
         }
@@ -447,7 +453,11 @@ impl Worker {
     }
 
     fn reopen(&mut self, device: ibv::Device) {
-        if self.share.is_some() || self.stop_by.is_some() {
+        if self.stop_by.is_some() {
+            return;
+        }
+        if self.share.is_some() {
+            self.next = Some(device);
             return;
         }
         if let Err(error) = self.open(device) {
@@ -485,7 +495,9 @@ impl Worker {
             self.share = None;
             self.local.data = None;
             self.local.receives = nvmf_rdma::Pool::default();
-            if self.local.index == 0 && self.stop_by.is_none() {
+            if let Some(device) = self.next.take() {
+                self.reopen(device);
+            } else if self.local.index == 0 && self.stop_by.is_none() {
                 self.retry = Some(self.local.now.after(RETRY));
             }
         }
