@@ -1,5 +1,6 @@
-//! The LM3S6965: clocks, time, sleep, and the UART for what there is to say.
-use core::fmt;
+//! The LM3S6965: clocks, time, sleep, the UART for what there is to say, and the last word.
+use core::fmt::{self, Write as _};
+use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use cortex_m::peripheral::SYST;
@@ -236,5 +237,14 @@ impl fmt::Write for Uart {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.send(text.as_bytes());
         Ok(())
+    }
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo) -> ! {
+    cortex_m::interrupt::disable();
+    let _ = writeln!(Uart::first(), "{info}");
+    loop {
+        cortex_m::asm::wfi();
     }
 }

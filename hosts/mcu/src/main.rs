@@ -12,7 +12,6 @@ mod registers;
 mod ssi;
 
 use core::fmt::Write;
-use core::panic::PanicInfo;
 
 use cortex_m_rt::entry;
 use embedded_hal::delay::DelayNs;
@@ -128,14 +127,5 @@ fn main() -> ! {
             display.as_mut().map(|it| it.step(clock.now(), &status)),
         );
         clock.sleep(deadline, Ethernet::arm);
-    }
-}
-
-#[panic_handler]
-fn panic(info: &PanicInfo) -> ! {
-    cortex_m::interrupt::disable();
-    let _ = writeln!(Uart::first(), "{info}");
-    loop {
-        cortex_m::asm::wfi();
     }
 }

@@ -175,12 +175,8 @@ impl Env for Surroundings<'_> {
         cntlid: Cntlid,
         qid: Qid,
     ) -> Result<Controller, RegistryError> {
-        let controller = self
-            .local
-            .shared
-            .controllers()
-            .join(subsystem, host, cntlid, qid)
-            .cloned()?;
+        let shared = &self.local.shared;
+        let controller = shared.join_controller(subsystem, host, cntlid, qid)?;
         self.account.controller = Some(Arc::clone(&controller));
         self.account.to_place = Some((subsystem, cntlid));
         Ok(controller)

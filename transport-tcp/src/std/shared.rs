@@ -7,7 +7,7 @@ use nvmf_core::target::registry::{Entry, Registry};
 use nvmf_core::target::{Catalog, ControllerState, HostIdentity, Limits, RegistryError};
 use nvmf_core::tcp;
 use nvmf_core::time::Instant;
-use nvmf_core::wire::ids::Qid;
+use nvmf_core::wire::ids::{Cntlid, Qid};
 
 use super::catalog::OwnedCatalog;
 use super::mailbox::{Mailbox, Message};
@@ -129,6 +129,17 @@ impl Shared {
                 Arc::new(ControllerState::new(cntlid, subsystem))
             })
             .cloned()
+    }
+
+    pub(super) fn join_controller(
+        &self,
+        subsystem: usize,
+        host: &HostIdentity,
+        cntlid: Cntlid,
+        qid: Qid,
+    ) -> Result<Controller, RegistryError> {
+        let mut controllers = self.controllers();
+        controllers.join(subsystem, host, cntlid, qid).cloned()
     }
 
     pub(super) fn controllers(&self) -> MutexGuard<'_, Controllers> {

@@ -16,7 +16,6 @@ mod gpio;
 mod registers;
 
 use core::fmt::Write;
-use core::panic::PanicInfo;
 
 use cortex_m_rt::entry;
 use nvmf_firmware::services::{PORTS, Rings, Services, Sockets};
@@ -49,14 +48,5 @@ fn main() -> ! {
     loop {
         let deadline = services.step(NIC, clock.now());
         clock.sleep(deadline, Ethernet::arm);
-    }
-}
-
-#[panic_handler]
-fn panic(info: &PanicInfo) -> ! {
-    cortex_m::interrupt::disable();
-    let _ = writeln!(Uart::first(), "{info}");
-    loop {
-        cortex_m::asm::wfi();
     }
 }

@@ -1,8 +1,10 @@
 //! The data of a queue's commands: in which buffers they are, and where in them.
 use nvmf_core::host::Data;
+use nvmf_core::wire::cqe::Cqe;
 use nvmf_core::{DataBuffers, Place, SlotId};
 
 use super::super::buffer::Buffer;
+use super::queue::Completion;
 
 /// The data of a command. The queue has the buffers until the command completes.
 #[derive(Debug)]
@@ -191,6 +193,23 @@ pub(super) struct Commands {
 pub(super) struct Command {
     pub(super) tag: u64,
     pub(super) memory: Memory,
+}
+
+impl Command {
+    /// It ended; so many bytes came into its buffers.
+    pub(super) fn complete(self, cqe: Cqe, received: usize) -> Completion {
+        let (buffer, buffers) = match self.memory {
+            Memory::Own(buffers) => buffers.into_public(),
+            Memory::Shared(..) => (None, Vec::new()),
+        };
+        Completion {
+            tag: self.tag,
+            cqe,
+            buffer,
+            buffers,
+            received,
+        }
+    }
 }
 
 /// Where a command's data is.

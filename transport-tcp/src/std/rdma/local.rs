@@ -202,11 +202,7 @@ impl Env for Local {
         cntlid: Cntlid,
         qid: Qid,
     ) -> Result<Controller, RegistryError> {
-        let controller = self
-            .shared
-            .controllers()
-            .join(subsystem, host, cntlid, qid)
-            .cloned()?;
+        let controller = self.shared.join_controller(subsystem, host, cntlid, qid)?;
         self.account().controller = Some(Arc::clone(&controller));
         Ok(controller)
     }

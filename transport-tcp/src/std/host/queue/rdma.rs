@@ -454,17 +454,7 @@ impl RdmaQueue {
                 };
                 self.free.push(slot.0);
                 self.outstanding -= 1;
-                let (buffer, buffers) = match command.memory {
-                    Memory::Own(buffers) => buffers.into_public(),
-                    Memory::Shared(..) => (None, Vec::new()),
-                };
-                self.completed.push(Completion {
-                    tag: command.tag,
-                    cqe,
-                    buffer,
-                    buffers,
-                    received,
-                });
+                self.completed.push(command.complete(cqe, received));
             }
             line::Event::Ended(why) => self.fail(Failure::of_end(why)),
         }

@@ -553,17 +553,8 @@ impl TcpQueue {
                     return Ok(());
                 };
                 self.outstanding -= 1;
-                let (buffer, buffers) = match command.memory {
-                    Memory::Own(buffers) => buffers.into_public(),
-                    Memory::Shared(..) => (None, Vec::new()),
-                };
-                self.completed.push(Completion {
-                    tag: command.tag,
-                    cqe,
-                    buffer,
-                    buffers,
-                    received: received as usize,
-                });
+                self.completed
+                    .push(command.complete(cqe, received as usize));
                 Ok(())
             }
         }
