@@ -6,7 +6,8 @@
 # with EPIPE (32), or with ECONNRESET (104) if data arrived on such a socket.
 PAUSED='block nvme[0-9n]+: no usable path - requeuing I/O|nvme_ns_head_submit_bio: [0-9]+ callbacks suppressed|nvme nvme[0-9]+: (resetting controller|failed to send request -(32|104))'
 # Which kernel log lines belong to a lost connection.  Memory that was lost may come back as another namespace; a file may not.
-LOST='identifiers changed for nsid 1$|nvme_tcp: queue [0-9]+: failed to receive icresp|nvme nvme[0-9]+: (I/O tag|starting error recovery|failed nvme_keep_alive_end_io|Reconnecting in|failed to connect socket|Failed reconnect attempt|Successfully reconnected|reading non-mdts-limits failed|failed to send request|queue [0-9]+: timeout|resetting controller|[a-z ]*Connect command failed)'
+# State 11 is CLOSING: both ends have closed at the same time.
+LOST='identifiers changed for nsid 1$|nvme_tcp: queue [0-9]+: failed to receive icresp|nvme nvme[0-9]+: (I/O tag|starting error recovery|failed nvme_keep_alive_end_io|Reconnecting in|failed to connect socket|Failed reconnect attempt|Successfully reconnected|reading non-mdts-limits failed|failed to send request|queue [0-9]+: timeout|queue [0-9]+ socket state 11$|resetting controller|[a-z ]*Connect command failed)'
 
 under_load() { # DEVICE: verified writing in the background; wait for it with `load_passes`
   fio --name=load --filename="$1" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bsrange=4k-128k --size=48m --rate=4m \
