@@ -177,7 +177,8 @@ fn connect(target: &mut End, host: &mut End, address: SocketAddr) -> (Qp, Qp) {
     (at_target, at_host)
 }
 
-/// Ends the connection, counts the receives that come back, and forgets it.
+/// Ends the connection, which is answered when the target says so; counts the receives that
+/// come back, and forgets it.
 fn disconnect(target: &mut End, host: &mut End, (at_target, at_host): (Qp, Qp), receives: usize) {
     host.cm.disconnect(&mut host.verbs, at_host);
     assert!(matches!(host.event("the end"), Event::Disconnected { qp } if qp == at_host));
@@ -196,6 +197,13 @@ fn disconnect(target: &mut End, host: &mut End, (at_target, at_host): (Qp, Qp), 
         target.verbs.poll(Instant::ZERO).is_none(),
         "shared receives stay"
     );
+    assert!(host.cm.poll(Instant::ZERO).is_none());
+    assert!(!host.cm.has_peer_ended(at_host), "nobody answered yet");
+    target.cm.disconnect(&mut target.verbs, at_target);
+    wait("the answer", || {
+        assert!(host.cm.poll(Instant::ZERO).is_none());
+        host.cm.has_peer_ended(at_host).then_some(())
+    });
     host.cm.destroy(&mut host.verbs, at_host);
     target.cm.destroy(&mut target.verbs, at_target);
 }

@@ -163,6 +163,20 @@ impl<S: Storage, T> Stack<S, T> {
         place.take()
     }
 
+    /// Takes the first item out of which something comes; what was last takes its place.
+    pub(crate) fn take_first<U>(&mut self, mut of: impl FnMut(&T) -> Option<U>) -> Option<(T, U)> {
+        let places = self.places.as_mut().get_mut(..self.count)?;
+        let (at, found) = places
+            .iter()
+            .enumerate()
+            .find_map(|(at, item)| Some((at, of(item.as_ref()?)?)))?;
+        let last = self.count - 1;
+        places.swap(at, last);
+        let item = places.get_mut(last)?.take()?;
+        self.count = last;
+        Some((item, found))
+    }
+
     pub(crate) const fn len(&self) -> usize {
         self.count
     }

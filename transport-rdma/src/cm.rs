@@ -4,8 +4,12 @@
 //! |---|---|
 //! | the host | [`Cm::connect`], then waits for [`Event::Established`] or [`Event::Rejected`] |
 //! | the target | takes [`Event::Request`], judges it ([`nvmf_core::rdma::cm`]), then [`Cm::prepare`], receives, [`Cm::accept`]; or [`Cm::reject`] |
-//! | whoever wants to end | [`Cm::disconnect`] |
+//! | whoever wants to end | [`Cm::disconnect`], or [`Cm::stop`] now and [`Cm::disconnect`] later |
 //! | both, at the end | take every completion of the queue pair, then [`Cm::destroy`] |
+//!
+//! **The end of a connection says something.** A host that hears of it, or whose own wish is
+//! answered, may take it that the controller does nothing more with its commands. So a
+//! target first stops a queue pair, has its devices finish, and disconnects then.
 use nvmf_core::time::Instant;
 
 use crate::verbs::{Error, Verbs};
@@ -96,7 +100,8 @@ pub enum Event<R, Q> {
         qp: Q,
     },
     /// The connection ended: the peer's wish, or its silence, or this side's.
-    /// Every request is flushed.
+    /// Every request is flushed. A wish of the peer's is not answered yet:
+    /// [`Cm::disconnect`] does that, or [`Cm::destroy`].
     Disconnected {
         /// Which.
         qp: Q,
@@ -166,8 +171,13 @@ pub trait Cm {
     /// Rejects a request.
     fn reject(&mut self, request: Self::Request, private_data: PrivateData);
 
-    /// Ends a connection: all of its requests are flushed, and the peer is told.
-    /// [`Event::Disconnected`] follows.
+    /// Has all requests of a queue pair flushed, and takes no more, without a word to the
+    /// peer. No event follows.
+    fn stop(&mut self, verbs: &mut Self::Verbs, qp: Self::Qp);
+
+    /// Ends a connection: all of its requests are flushed, and the peer is told, or
+    /// answered if it told this side. [`Event::Disconnected`] follows, unless it came
+    /// before or the queue pair was [stopped](Cm::stop).
     fn disconnect(&mut self, verbs: &mut Self::Verbs, qp: Self::Qp);
 
     /// Forgets a queue pair that is not connected, never was, or was disconnected.

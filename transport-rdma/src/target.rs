@@ -92,6 +92,8 @@ pub trait Surroundings<B>: Backend<Buffer = Buffer<B>> {
 pub struct Target<M: Cm, S: Storage, L: Storage, H> {
     config: Config,
     links: L::Array<Option<Link<M, S, H>>>,
+    /// Connections that end.
+    ending: Stack<L, u32>,
     /// Memory to receive into that no connection has.
     spare: Stack<L, Memory<M>>,
 }
@@ -110,16 +112,20 @@ struct Link<M: Cm, S: Storage, H> {
     qp: M::Qp,
     machine: TargetConnection<S, Buffer<Memory<M>>, H>,
     state: State,
+    /// It closes, and this is when its host has to have what is still to be sent.
+    flush_by: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Open,
-    /// We disconnected it, and wait for that to be so.
-    Closing,
-    /// It is not connected; chains may still be flushed.
-    Gone,
+    /// Nothing goes out any more. Its commands end; then the host hears of the end, or is
+    /// answered.
+    Ending,
 }
+
+/// How long the host of a connection that closes may take to receive the last responses.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<M, S, L, H> Target<M, S, L, H>
 where
@@ -134,6 +140,7 @@ where
         Self {
             config,
             links: L::new(|_| None),
+            ending: Stack::new(),
             spare: Stack::new(),
         }
     }
@@ -165,7 +172,7 @@ where
             taken += 1;
         }
         if taken < budget {
-            // Nothing of those that are gone is still to come.
+            // Nothing of those that end is still to come.
             self.forget(&mut device, env);
         }
         let mut events = 0;
@@ -226,7 +233,9 @@ where
     pub fn next_deadline(&self) -> Option<Instant> {
         let open = self.links.as_ref().iter().flatten();
         open.filter(|link| link.state == State::Open)
-            .fold(None, |next, link| sooner(next, link.machine.poll_timeout()))
+            .fold(None, |next, link| {
+                sooner(next, sooner(link.flush_by, link.machine.poll_timeout()))
+            })
     }
 
     /// Time passed.
@@ -252,14 +261,6 @@ where
                 machine.retry(env);
             }
         });
-    }
-
-    /// Begins no more commands; connections close when those under way are done.
-    pub fn shut_down<E>(&mut self, mut device: Device<'_, M>, env: &mut E)
-    where
-        E: Surroundings<Memory<M>, Controller = H>,
-    {
-        self.each(&mut device, env, |machine, _| machine.shut_down());
     }
 
     /// Connections there are, those included that are not wholly gone.
@@ -394,7 +395,7 @@ where
         }
     }
 
-    /// Posts what a connection has to post, and closes it if it is to be closed.
+    /// Posts what a connection has to post, and ends it if it is to be closed.
     fn serve<E>(&mut self, tag: u32, device: &mut Device<'_, M>, env: &mut E)
     where
         E: Surroundings<Memory<M>, Controller = H>,
@@ -408,13 +409,32 @@ where
                     link.machine.failed(id, memory.map(Buffer::for_data), env);
                 }
             }
-            if link.machine.may_close() {
-                link.state = State::Closing;
-                device.cm.disconnect(device.verbs, link.qp);
+            let now = env.now();
+            if link.machine.may_close() || link.flush_by.is_some_and(|by| by <= now) {
+                self.end(tag, device, env);
+            } else if link.machine.closing().is_some() {
+                link.flush_by.get_or_insert(now.after(FLUSH_TIMEOUT));
             }
         }
         while let Some(buffer) = env.pool().take_received() {
             self.receive_again(buffer, device.verbs);
+        }
+    }
+
+    /// Nothing of a connection goes out any more. Its host does not hear of that as long as a
+    /// device may write what it sent.
+    fn end<E>(&mut self, tag: u32, device: &mut Device<'_, M>, env: &mut E)
+    where
+        E: Surroundings<Memory<M>, Controller = H>,
+    {
+        if let Some(link) = self.link(tag)
+            && link.state == State::Open
+        {
+            link.state = State::Ending;
+            device.cm.stop(device.verbs, link.qp);
+            env.serving(tag);
+            link.machine.connection_closed(env);
+            self.ending.push(tag);
         }
     }
 
@@ -435,15 +455,8 @@ where
             }
             Event::Established { .. } => {}
             Event::Disconnected { qp } | Event::Unreachable { qp } | Event::Rejected { qp, .. } => {
-                let links = self.links.as_mut().iter_mut();
-                let found = (0..).zip(links).find_map(|(tag, link)| {
-                    let link = link.as_mut().filter(|link| link.qp == qp)?;
-                    Some((tag, link))
-                });
-                if let Some((tag, link)) = found {
-                    env.serving(tag);
-                    link.state = State::Gone;
-                    link.machine.connection_closed(env);
+                if let Some((tag, _)) = self.connection(qp) {
+                    self.end(tag, device, env);
                     self.serve(tag, device, env);
                 }
             }
@@ -492,10 +505,11 @@ where
             Err((request, _)) => return Err((request, CmStatus::NoResources)),
         };
         let machine = TargetConnection::new(&config, self.config.connect_timeout, env.now());
-        let mut link = Link {
+        let link = Link {
             qp,
             machine,
             state: State::Open,
+            flush_by: None,
         };
         for _ in 0..receives {
             let Some(memory) = self.spare.pop() else {
@@ -510,14 +524,14 @@ where
             responder_resources: terms.initiator_depth.min(limits.responder_resources),
             private_data: PrivateData::new(asked.rep().as_bytes()),
         };
-        if device.cm.accept(device.verbs, qp, answer).is_err() {
-            link.state = State::Closing;
-            device.cm.disconnect(device.verbs, qp);
-        }
+        let accepted = device.cm.accept(device.verbs, qp, answer);
         if let Some(place) = self.links.as_mut().get_mut(tag as usize) {
             *place = Some(link);
         }
         env.opened(tag, &asked);
+        if accepted.is_err() {
+            self.end(tag, device, env);
+        }
         Ok(())
     }
 
@@ -532,18 +546,20 @@ where
             .flatten()
     }
 
-    /// Connections that are gone, and that nobody has anything of, are forgotten.
+    /// Connections that end, and that nobody has anything of, are disconnected and forgotten.
     fn forget<E>(&mut self, device: &mut Device<'_, M>, env: &mut E)
     where
         E: Surroundings<Memory<M>, Controller = H>,
     {
-        for (tag, place) in (0..).zip(self.links.as_mut()) {
-            if let Some(link) =
-                place.take_if(|link| link.state == State::Gone && link.machine.is_drained())
-            {
-                device.cm.destroy(device.verbs, link.qp);
-                env.closed(tag, link.machine.identity(), link.machine.closing());
-            }
+        let links = self.links.as_mut();
+        let mut drained = |tag: &u32| {
+            let link = links.get_mut(*tag as usize)?;
+            link.take_if(|link| link.machine.is_drained())
+        };
+        while let Some((tag, link)) = self.ending.take_first(&mut drained) {
+            device.cm.disconnect(device.verbs, link.qp);
+            device.cm.destroy(device.verbs, link.qp);
+            env.closed(tag, link.machine.identity(), link.machine.closing());
         }
     }
 }

@@ -15,6 +15,7 @@ use nvmf_rdma::verbs::{Chain, Direction, Error, Move, Outcome, Send, Verbs};
 use nvmf_testing::ends::{Ends, Happened, Payload, Way};
 use nvmf_testing::over_rdma::{Choices, LISTENER, RdmaEnds};
 use nvmf_testing::scenarios::{self, IO, is_true, session};
+use nvmf_testing::target::Device;
 
 const CHOICES: [Receives; 2] = [Receives::Shared, Receives::PerConnection];
 
@@ -460,4 +461,84 @@ fn receives_that_are_short_for_a_while_lose_nothing() {
     assert!(not_ready > 0, "they were too few");
     assert_eq!(ends.arrived(IO, Way::ToTarget), 10);
     is_true(&mut ends, &outcome, "receives that were short");
+}
+
+/// A write of one block that a device has, and keeps.
+fn held_write(ends: &mut RdmaEnds) {
+    ends.target().device = Device::Delayed;
+    let write = nvmf_core::host::command::blocks(IoOpcode::Write, Nsid(1), 0, 1);
+    assert!(ends.submit(IO, &write, Payload::Write(vec![7; 512]), 1));
+    ends.flow();
+    assert_eq!(ends.target().pending(), 1);
+}
+
+#[test]
+fn a_host_that_ends_a_connection_is_not_answered_before_devices_are_done() {
+    let mut ends = ends(Receives::Shared);
+    session(&mut ends);
+    held_write(&mut ends);
+    let (host, target) = ends.queue_pairs(IO);
+    let sent = ends.fabric.arrived(target.unwrap());
+    ends.close(IO);
+    ends.flow();
+    assert!(
+        !ends.fabric.has_peer_ended(host),
+        "a device may still write"
+    );
+    assert!(!ends.is_open_at_target(IO) && !ends.is_drained(IO));
+    assert!(ends.complete(0, None));
+    ends.flow();
+    assert!(ends.fabric.has_peer_ended(host) && ends.is_drained(IO));
+    assert_eq!(ends.fabric.arrived(target.unwrap()), sent, "no response");
+    ends.target().device = Device::Immediate;
+    ends.close(scenarios::ADMIN);
+    ends.flow();
+    ends.assert_clean();
+}
+
+#[test]
+fn a_target_that_ends_a_connection_says_so_when_devices_are_done() {
+    let mut ends = ends(Receives::Shared);
+    session(&mut ends);
+    held_write(&mut ends);
+    // A short capsule, behind a message of which nothing is left.
+    ends.fabric.set_tap(Box::new(|passing| {
+        if passing.kind == Kind::Send {
+            passing.bytes.truncate(63);
+        }
+    }));
+    let read = nvmf_core::host::command::blocks(IoOpcode::Read, Nsid(1), 0, 1);
+    assert!(ends.submit(IO, &read, Payload::Read(512), 2));
+    ends.flow();
+    assert!(!ends.is_open_at_target(IO), "it broke the transport");
+    assert!(ends.is_open(IO), "its host hears nothing yet");
+    assert!(ends.complete(0, None));
+    ends.flow();
+    assert!(!ends.is_open(IO) && ends.is_drained(IO));
+    ends.target().device = Device::Immediate;
+    ends.fabric.set_tap(Box::new(|_| {}));
+    ends.close(scenarios::ADMIN);
+    ends.flow();
+    ends.assert_clean();
+}
+
+#[test]
+fn a_host_that_receives_nothing_does_not_keep_a_connection_from_ending() {
+    let mut ends = ends(Receives::Shared);
+    ends.fabric.set_rnr(u32::MAX, Duration::from_millis(1));
+    // It has no receives, so the refusal of its commands waits.
+    let mut raw = Raw::accepted(&mut ends, &req(0, 0, 32, 31));
+    raw.send(&[0; 64]);
+    ends.run(nvmf_testing::rig::CONNECT_TIMEOUT);
+    assert_eq!(ends.worker.connections(), 1);
+    assert!(raw.event(&ends).is_none(), "there is something to send");
+    ends.run(Duration::from_secs(5));
+    let event = raw.event(&ends);
+    assert!(
+        matches!(event, Some(Event::Disconnected { .. })),
+        "{event:?}"
+    );
+    assert_eq!(ends.worker.connections(), 0);
+    raw.leave(&mut ends);
+    others_are_served(ends);
 }

@@ -353,12 +353,17 @@ impl Cm for IbvCm {
         unsafe { (id.cm().rdma_reject)(id.raw(), data.as_ptr().cast(), data.len() as u8) };
     }
 
+    fn stop(&mut self, _: &mut IbvVerbs, qp: Qp) {
+        lock(&self.worker).stop(qp);
+    }
+
     fn disconnect(&mut self, _: &mut IbvVerbs, qp: Qp) {
         lock(&self.worker).hang_up(qp);
     }
 
     fn destroy(&mut self, _: &mut IbvVerbs, qp: Qp) {
         let worker = &mut *lock(&self.worker);
+        // A peer's wish that was not answered the kernel answers when the identifier goes.
         drop(worker.remove(qp));
         // The device has forgotten the queue pair, and with it what it had left.
         worker.receives.retain(|_, receive| receive.of != Some(qp));
@@ -439,31 +444,26 @@ impl Worker {
             event::DISCONNECTED | event::DEVICE_REMOVAL => {
                 // Without success it did not answer.
                 pair.peer_ended |= copied.kind == event::DISCONNECTED && copied.succeeded;
-                self.end(qp).then_some(Event::Disconnected { qp })
+                self.stop(qp).then_some(Event::Disconnected { qp })
             }
             _ => None,
         }
     }
 
-    /// Ends a connection, and says so.
+    /// Ends a connection: all requests are flushed, and the peer is told, or answered.
     pub(super) fn hang_up(&mut self, qp: Qp) {
-        if self.end(qp) {
+        if let Some(pair) = self.qp(qp).filter(|pair| !pair.is_early()) {
+            let disconnect = pair.id.cm().rdma_disconnect;
+            // SAFETY: the identifier is there. An error says that there is no connection.
+            unsafe { disconnect(pair.id.raw()) };
+        }
+        if self.stop(qp) {
             self.events.push_back(Event::Disconnected { qp });
         }
     }
 
     fn unreachable(&mut self, qp: Qp) -> Option<Happened> {
         self.stop(qp).then_some(Event::Unreachable { qp })
-    }
-
-    /// Ends a connection: the peer is told, and all requests are flushed. Whether it was not over before.
-    fn end(&mut self, qp: Qp) -> bool {
-        if let Some(pair) = self.qp(qp).filter(|pair| pair.raw().is_some()) {
-            let disconnect = pair.id.cm().rdma_disconnect;
-            // SAFETY: the identifier is there. An error says that there is no connection.
-            unsafe { disconnect(pair.id.raw()) };
-        }
-        self.stop(qp)
     }
 
     /// Has all requests flushed. Whether it was not so before.

@@ -126,16 +126,27 @@ impl Cm for Manager {
         state.schedule(due, Happening::Rejected(request.from, private_data));
     }
 
-    fn disconnect(&mut self, _: &mut Nic, qp: Qp) {
+    fn stop(&mut self, _: &mut Nic, qp: Qp) {
         let mut state = self.fabric.0.borrow_mut();
         if state.qp(qp).condition == Condition::Destroyed {
             return;
         }
         state.fail(qp, Outcome::Flushed);
-        state.tell(qp);
-        if state.qp(qp).peer.is_some() {
+        state.qp_mut(qp).told = true;
+    }
+
+    fn disconnect(&mut self, _: &mut Nic, qp: Qp) {
+        let mut state = self.fabric.0.borrow_mut();
+        let it = state.qp_mut(qp);
+        if it.condition == Condition::Destroyed {
+            return;
+        }
+        let first = !core::mem::replace(&mut it.said_bye, true);
+        if first && it.peer.is_some() {
             state.launch(qp, Packet::Bye);
         }
+        state.fail(qp, Outcome::Flushed);
+        state.tell(qp);
     }
 
     fn destroy(&mut self, _: &mut Nic, qp: Qp) {
@@ -147,6 +158,7 @@ impl Cm for Manager {
             "{qp:?} is destroyed before its completions are taken"
         );
         let it = state.qp_mut(qp);
+        let answers = it.peer_ended && !it.said_bye;
         assert!(
             it.lent.is_empty(),
             "{qp:?} is destroyed while its peer has memory"
@@ -155,6 +167,9 @@ impl Cm for Manager {
         assert!(over, "{qp:?} is destroyed while it is {:?}", it.condition);
         assert!(it.receives.is_empty(), "{qp:?} is destroyed with receives");
         it.condition = Condition::Destroyed;
+        if answers {
+            state.launch(qp, Packet::Bye);
+        }
     }
 
     fn poll(&mut self, now: Instant) -> Option<Event<Request, Qp>> {

@@ -145,6 +145,12 @@ impl Fabric {
         self.0.borrow_mut().cut(qp);
     }
 
+    /// Whether the peer has ended the connection, or answered that this side did.
+    #[must_use]
+    pub fn has_peer_ended(&self, qp: Qp) -> bool {
+        self.0.borrow().qp(qp).peer_ended
+    }
+
     /// What the node's device did so far.
     #[must_use]
     pub fn statistics(&self, nic: &Nic) -> Statistics {

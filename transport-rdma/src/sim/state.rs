@@ -117,8 +117,12 @@ pub(super) struct QueuePair {
     pub(super) room: usize,
     pub(super) arrived: u64,
     pub(super) cut_at: Option<u64>,
-    /// It saw its end.
+    /// Its user knows of its end.
     pub(super) told: bool,
+    /// It told its peer of the end, or answered it.
+    pub(super) said_bye: bool,
+    /// Its peer did.
+    pub(super) peer_ended: bool,
 }
 
 /// A chain in a send queue.
@@ -286,6 +290,8 @@ impl State {
             arrived: 0,
             cut_at: None,
             told: false,
+            said_bye: false,
+            peer_ended: false,
         });
         qp
     }

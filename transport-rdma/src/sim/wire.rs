@@ -190,6 +190,7 @@ impl State {
         };
         if let (Packet::Bye, Some(peer)) = (&packet, it.peer) {
             // That is said apart from the queue pair, and heard though it failed.
+            self.qp_mut(peer).peer_ended = true;
             self.fail(peer, Outcome::Flushed);
             return self.tell(peer);
         }
@@ -286,6 +287,10 @@ impl State {
         let until = self.now.after(self.rnr_pause.max(Duration::from_micros(1)));
         let retries = self.rnr_retries;
         let it = &mut self.qps[qp.0];
+        if it.condition != Condition::Connected {
+            // Nobody tries again.
+            return;
+        }
         self.nodes[it.node].statistics.not_ready += 1;
         it.tries += 1;
         if it.tries > retries {

@@ -89,6 +89,10 @@ impl Cm for Door {
         self.cm.reject(request, private_data);
     }
 
+    fn stop(&mut self, verbs: &mut IbvVerbs, qp: Qp) {
+        self.cm.stop(verbs, qp);
+    }
+
     fn disconnect(&mut self, verbs: &mut IbvVerbs, qp: Qp) {
         self.cm.disconnect(verbs, qp);
         self.asks = true;
