@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::{Parser, ValueEnum};
-use nvmf::block::spec::{Direct, Kind, Spec, parse_size};
+use nvmf::block::spec::{Choice, Kind, Spec, parse_size};
 use nvmf::block::{self, Engines, pool::Pool};
 use nvmf_core::block::{Completion, Extent, Op, Request, Submit};
 use nvmf_core::wire::ids::Nsid;
-use nvmf_tcp::std::buffer::Buffer;
+use nvmf_tcp::std::buffer::{Buffer, BufferPool};
 use nvmf_tcp::std::device::Device;
 use nvmf_tcp::std::waker::Waker;
 use rustix::event::{Timespec, epoll};
@@ -136,7 +136,13 @@ fn main() -> anyhow::Result<()> {
 
 fn describe(spec: &Spec) -> String {
     match &spec.kind {
-        Kind::File { direct, io, .. } => format!("{spec} direct={direct:?} io={io:?}"),
+        Kind::File {
+            direct,
+            io,
+            fixed,
+            iopoll,
+            ..
+        } => format!("{spec} direct={direct:?} io={io:?} iopoll={iopoll:?} fixed={fixed}"),
         _ => spec.to_string(),
     }
 }
@@ -159,11 +165,9 @@ fn measure(spec: &Spec, args: &Args) -> anyhow::Result<Figures> {
         len: args.bs,
         blocks: bytes / args.bs,
         random: 0x9e37_79b9_7f4a_7c15,
-        spare: Vec::new(),
+        pool: BufferPool::new(usize::MAX),
+        spare: args.depth,
     };
-    for _ in 0..args.depth {
-        load.spare.push(Buffer::zeroed(usize::try_from(args.bs)?));
-    }
     worker.run(&mut *device, &mut load, Duration::from_millis(200))?;
     worker.run(
         &mut *device,
@@ -172,18 +176,21 @@ fn measure(spec: &Spec, args: &Args) -> anyhow::Result<Figures> {
     )
 }
 
-/// Operations to submit, and the memory of those that are not under way.
+/// Operations to submit, and memory for them, which is a worker's.
 struct Load {
     rw: Rw,
     len: u64,
     blocks: u64,
     random: u64,
-    spare: Vec<Buffer>,
+    pool: BufferPool,
+    /// Operations that are not under way.
+    spare: usize,
 }
 
 impl Load {
     fn next(&mut self) -> Option<Request<Buffer>> {
-        let buffer = self.spare.pop()?;
+        self.spare = self.spare.checked_sub(1)?;
+        let buffer = self.pool.take(usize::try_from(self.len).ok()?);
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -205,7 +212,10 @@ impl Load {
         if let Err(error) = completion.result {
             bail!("an operation failed: {error:?}");
         }
-        self.spare.extend(completion.buffer);
+        if let Some(buffer) = completion.buffer {
+            self.pool.give(buffer);
+        }
+        self.spare += 1;
         Ok(())
     }
 }
@@ -237,15 +247,15 @@ impl Worker {
         load: &mut Load,
         time: Duration,
     ) -> anyhow::Result<Figures> {
-        let depth = load.spare.len();
+        let depth = load.spare;
         let (began, cpu) = (Instant::now(), processor_time());
         let mut done = 0u64;
         let mut stopping = false;
-        while !stopping || load.spare.len() < depth {
+        while !stopping || load.spare < depth {
             let before = done;
             // One for each of those that wait, not one after the other for as long as they end at
             // once: a worker has other connections to look after.
-            for _ in 0..if stopping { 0 } else { load.spare.len() } {
+            for _ in 0..if stopping { 0 } else { load.spare } {
                 let Some(request) = load.next() else { break };
                 match device.submit(request) {
                     Submit::Done(completion) => {
@@ -300,7 +310,7 @@ fn fio(spec: &Spec, args: &Args) -> anyhow::Result<Figures> {
         Rw::Read => ("randread", "read"),
         Rw::Write => ("randwrite", "write"),
     };
-    let direct = *direct != Direct::Off;
+    let direct = *direct != Choice::Off;
     let output = Command::new("fio")
         // Its threads have this process's share of the processor; its processes begin a session, and
         // with it a scheduling group, of their own.

@@ -278,7 +278,12 @@ impl clap::Args for Namespaces {
                          direct=off lets this machine cache the data; direct=auto, the default, \
                          bypasses it where it can. io=uring has the kernel do the I/O by io_uring, \
                          io=threads has threads do it; io=auto, the default, takes io_uring where \
-                         it is there and permitted.\n\n\
+                         it is there and permitted. Memory for direct I/O is registered with it, as \
+                         far as `ulimit -l` permits, unless fixed=off.\n\n\
+                         iopoll=on polls for completions of direct I/O, or refuses where the device has \
+                         no queues to poll; iopoll=auto, the default, polls where it has (NVMe and \
+                         virtio drivers take a parameter poll_queues). A thread that waits for such \
+                         a device does not sleep.\n\n\
                          A comma in PATH is written twice.",
                     ),
             )

@@ -619,3 +619,40 @@ fn a_second_interrupt_does_not_wait() {
     let (exit, shown) = running.end(Running::interrupt);
     assert_eq!((exit, &shown[..]), (Some(130), ""));
 }
+
+#[test]
+fn direct_io_works_however_much_memory_may_be_locked() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("disk");
+    let spec = format!("{},size=8M,direct=on", file.display());
+    // 64 KiB: half of what the commands need. Root may lock what it likes, unless that is taken from it.
+    let limited = r#"ulimit -l 64 && exec "$@""#;
+    let mut command = if rustix::process::geteuid().is_root() {
+        let mut setpriv = Command::new("setpriv");
+        setpriv.args(["--bounding-set=-ipc_lock", "sh"]);
+        setpriv
+    } else {
+        Command::new("sh")
+    };
+    command.args(["-c", limited, "sh", env!("CARGO_BIN_EXE_nvmf")]);
+    command.args(["bench", "--file", &spec, "--rw", "randrw", "--verify"]);
+    command.args(["--iodepth", "32", "--eta", "never"]);
+    let output = match command.env("RUST_LOG", "info").output() {
+        Ok(output) => output,
+        Err(error) => {
+            eprintln!("skipped: no privileges can be dropped here: {error}");
+            return;
+        }
+    };
+    let (told, complaints) = (text(&output.stdout), text(&output.stderr));
+    if complaints.contains("direct=on, but") {
+        eprintln!("skipped: {complaints}");
+        return;
+    }
+    assert!(output.status.success(), "{complaints}");
+    assert!(told.contains("read back what was written: the same"));
+    if !complaints.contains("threads do its I/O") {
+        let limit = complaints.matches("see `ulimit -l`").count();
+        assert_eq!(limit, 1, "{complaints}");
+    }
+}

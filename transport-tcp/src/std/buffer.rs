@@ -4,8 +4,8 @@
 //! initialised. What it holds when it is taken is another matter: see
 //! [`BufferPool::take`].
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -31,7 +31,7 @@ pub struct Buffer {
 }
 
 enum Memory {
-    Pages(Box<[Page]>),
+    Pages(Pages),
     Bytes(Vec<u8>),
     /// Of an RDMA worker, which takes it back as it was.
     #[cfg(feature = "rdma")]
@@ -65,7 +65,7 @@ impl Buffer {
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         Self {
-            memory: Memory::Pages(pages(capacity_for(len))),
+            memory: Memory::Pages(Pages::new(capacity_for(len))),
             len,
             _charge: None,
         }
@@ -75,10 +75,35 @@ impl Buffer {
     #[must_use]
     pub fn capacity(&self) -> usize {
         match &self.memory {
-            Memory::Pages(pages) => pages.len() * ALIGNMENT,
+            Memory::Pages(pages) => pages.memory.len() * ALIGNMENT,
             Memory::Bytes(bytes) => bytes.capacity(),
             #[cfg(feature = "rdma")]
             Memory::Registered(_) => self.len,
+        }
+    }
+
+    /// The number that `registry` knows the memory by, as a whole. If it does not, `register` may
+    /// register it, and give it a number; it is not asked for memory that was never a pool's
+    /// before, since that might be used just once.
+    pub fn number(
+        &mut self,
+        registry: &Registry,
+        register: impl FnOnce(&mut [u8]) -> Option<u16>,
+    ) -> Option<u16> {
+        let Memory::Pages(pages) = &mut self.memory else {
+            return None;
+        };
+        match &pages.entry {
+            Some(entry) => entry.registry.is(registry).then_some(entry.number),
+            None if !pages.recycled => None,
+            None => {
+                let number = register(pages.memory.as_mut_bytes())?;
+                pages.entry = Some(Entry {
+                    registry: registry.clone(),
+                    number,
+                });
+                Some(number)
+            }
         }
     }
 }
@@ -108,7 +133,7 @@ impl From<Buffer> for Vec<u8> {
     fn from(buffer: Buffer) -> Self {
         match buffer.memory {
             Memory::Bytes(bytes) => bytes,
-            Memory::Pages(pages) => pages.as_bytes()[..buffer.len].to_vec(),
+            Memory::Pages(pages) => pages.memory.as_bytes()[..buffer.len].to_vec(),
             #[cfg(feature = "rdma")]
             Memory::Registered(memory) => memory.as_ref().to_vec(),
         }
@@ -118,7 +143,7 @@ impl From<Buffer> for Vec<u8> {
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
         match &self.memory {
-            Memory::Pages(pages) => &pages.as_bytes()[..self.len],
+            Memory::Pages(pages) => &pages.memory.as_bytes()[..self.len],
             Memory::Bytes(bytes) => bytes,
             #[cfg(feature = "rdma")]
             Memory::Registered(memory) => memory.as_ref(),
@@ -129,7 +154,7 @@ impl AsRef<[u8]> for Buffer {
 impl AsMut<[u8]> for Buffer {
     fn as_mut(&mut self) -> &mut [u8] {
         match &mut self.memory {
-            Memory::Pages(pages) => &mut pages.as_mut_bytes()[..self.len],
+            Memory::Pages(pages) => &mut pages.memory.as_mut_bytes()[..self.len],
             Memory::Bytes(bytes) => bytes,
             #[cfg(feature = "rdma")]
             Memory::Registered(memory) => memory.as_mut(),
@@ -147,13 +172,66 @@ impl fmt::Debug for Buffer {
     }
 }
 
+/// Pages of memory, and what they are known by.
+struct Pages {
+    memory: Box<[Page]>,
+    /// A pool had them before.
+    recycled: bool,
+    entry: Option<Entry>,
+}
+
+impl Pages {
+    fn new(capacity: usize) -> Self {
+        Self {
+            memory: vec![Page([0; ALIGNMENT]); capacity / ALIGNMENT].into_boxed_slice(),
+            recycled: false,
+            entry: None,
+        }
+    }
+}
+
+/// Which memory of buffers something else knows by numbers, such as an io_uring in which it is
+/// registered. Memory has a number in at most one registry. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Registry {
+    freed: Arc<Mutex<Vec<u16>>>,
+}
+
+impl Registry {
+    /// A number whose memory was freed since.
+    #[must_use]
+    pub fn freed(&self) -> Option<u16> {
+        let mut freed = self.freed.lock().unwrap_or_else(PoisonError::into_inner);
+        freed.pop()
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.freed, &other.freed)
+    }
+}
+
+/// Memory's entry in a registry, for as long as there is this memory.
+struct Entry {
+    registry: Registry,
+    number: u16,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let freed = self.registry.freed.lock();
+        freed
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(self.number);
+    }
+}
+
 /// One worker's buffers: what was given back is taken again.
 ///
 /// A buffer that is dropped instead of being given back is no leak: its memory
 /// is freed, and [`BufferPool::outstanding`] counts it out.
 #[derive(Debug)]
 pub struct BufferPool {
-    free: [Vec<Box<[Page]>>; CLASSES],
+    free: [Vec<Pages>; CLASSES],
     kept: usize,
     keep: usize,
     outstanding: Arc<AtomicUsize>,
@@ -184,7 +262,7 @@ impl BufferPool {
                 self.kept -= capacity;
                 pages
             }
-            None => pages(capacity),
+            None => Pages::new(capacity),
         };
         Buffer {
             memory: Memory::Pages(pages),
@@ -204,9 +282,10 @@ impl BufferPool {
     /// Takes a buffer back, from this pool or another; frees it when enough is kept.
     pub fn give(&mut self, buffer: Buffer) {
         let capacity = buffer.capacity();
-        let Memory::Pages(pages) = buffer.memory else {
+        let Memory::Pages(mut pages) = buffer.memory else {
             return;
         };
+        pages.recycled = true;
         if self.kept + capacity > self.keep {
             return;
         }
@@ -257,14 +336,10 @@ impl Drop for Charge {
     }
 }
 
-impl fmt::Debug for Page {
+impl fmt::Debug for Pages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Page")
+        f.write_str("Pages")
     }
-}
-
-fn pages(capacity: usize) -> Box<[Page]> {
-    vec![Page([0; ALIGNMENT]); capacity / ALIGNMENT].into_boxed_slice()
 }
 
 /// The class whose buffers have exactly this capacity.
@@ -371,6 +446,32 @@ mod tests {
         let mut pool = BufferPool::new(MIB);
         pool.give(Buffer::from(vec![0; ALIGNMENT]));
         assert_eq!(pool.kept(), 0, "it is not page-aligned");
+    }
+
+    #[test]
+    fn memory_keeps_its_number_until_it_is_freed() {
+        let (registry, other) = (Registry::default(), Registry::default());
+        let mut pool = BufferPool::new(MIB);
+        let mut buffer = pool.take(5000);
+        let never = |_: &mut [u8]| panic!("it was not to be registered");
+        assert_eq!(buffer.number(&registry, never), None, "it is new");
+        pool.give(buffer);
+        let mut buffer = pool.take(6000);
+        let address = buffer.as_ref().as_ptr();
+        assert_eq!(buffer.number(&registry, |_| None), None);
+        let number = buffer.number(&registry, |memory| {
+            assert_eq!((memory.as_ptr(), memory.len()), (address, 8192));
+            Some(7)
+        });
+        assert_eq!(number, Some(7));
+        pool.give(buffer);
+        let mut buffer = pool.take(8192);
+        assert_eq!(buffer.number(&registry, never), Some(7));
+        assert_eq!(buffer.number(&other, never), None);
+        pool.give(buffer);
+        assert_eq!(registry.freed(), None);
+        pool.release();
+        assert_eq!((registry.freed(), registry.freed()), (Some(7), None));
     }
 
     #[test]

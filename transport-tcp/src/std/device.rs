@@ -43,6 +43,10 @@ pub trait Device: BlockDevice<Buffer = Buffer> + Send {
         let _ = (byte, into);
         false
     }
+
+    /// The worker has freed its buffers, since it serves nobody: so may the device what it keeps
+    /// for them.
+    fn rest(&mut self) {}
 }
 
 /// The identifiers of a namespace (NVM Express Base Specification, Namespace

@@ -109,6 +109,13 @@ impl Devices {
             })
     }
 
+    /// Tells all devices that the worker serves nobody.
+    pub(super) fn rest(&mut self) {
+        for open in self.subsystems.iter_mut().flatten() {
+            open.device.rest();
+        }
+    }
+
     /// Whether the namespace's memory can be sent from.
     pub(super) fn lends(&self, namespace: NamespaceRef) -> bool {
         self.get(namespace).is_some_and(|device| device.lends())

@@ -357,6 +357,7 @@ impl Worker {
             self.connections.remove(key);
             if self.connections.is_empty() {
                 self.local.pool.release();
+                self.local.devices.rest();
             }
             self.local
                 .shared

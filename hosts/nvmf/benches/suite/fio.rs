@@ -69,11 +69,19 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
     )?;
     if !suite.quick {
         text += "\n### Storage alone\n\n\
-                 `cargo bench -p nvmf --bench block -- FILE,direct=off --fio`, and with `direct=on`: a worker's loop around the file,\n\
-                 without a connection, in turns with the same fio.\n\n";
-        for (name, direct) in [(CACHED, "off"), (DIRECT, "on")] {
-            let file = format!("{},direct={direct}", suite.file(name).display());
-            let args = [&file, "--fio", "--seconds", "0.5", "--rounds", "5"];
+                 `cargo bench -p nvmf --bench block -- FILE,direct=off --fio`, and `FILE,direct=on FILE,direct=on,fixed=off --fio\n\
+                 --fio-option=--fixedbufs=1`: a worker's loop around the file, without a connection, in turns with fio. *Fixed* is\n\
+                 with memory that is registered with the io_uring.\n\n";
+        let (cached, direct) = (suite.file(CACHED), suite.file(DIRECT));
+        let (cached, direct) = (cached.display(), direct.display());
+        for words in [
+            format!("{cached},direct=off --fio"),
+            format!(
+                "{direct},direct=on {direct},direct=on,fixed=off --fio --fio-option=--fixedbufs=1"
+            ),
+        ] {
+            let words = format!("{words} --seconds 0.5 --rounds 5");
+            let args: Vec<&str> = words.split(' ').collect();
             let printed = cargo_bench("nvmf", "block", &args)?;
             let directory = suite.scratch.path().display().to_string();
             writeln!(text, "{}", printed.replace(&format!("{directory}/"), ""))?;

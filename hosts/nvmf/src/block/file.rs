@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nvmf_core::block::{
     BlockDevice, Completion, Extent, Geometry, MediaError, Op, Request, Submit,
 };
+use nvmf_core::time::Instant;
 use nvmf_tcp::std::buffer::Buffer;
 use nvmf_tcp::std::device::{Device, Identity, Namespace};
 use nvmf_tcp::std::waker::Waker;
@@ -34,6 +35,7 @@ use super::engines::Engines;
 use super::open::Opened;
 use super::pool::{self, Media};
 use super::uring;
+use super::uring::polling::{self, NoPolling};
 use super::{check, payload};
 
 mod calls;
@@ -50,10 +52,19 @@ pub struct FileNamespace {
     engines: Engines,
     /// By an io_uring, where there is one.
     uring: bool,
+    /// It is polled for completions.
+    polled: bool,
 }
 
 impl FileNamespace {
-    pub(super) fn new(opened: Opened, identity: Identity, engines: &Engines, uring: bool) -> Self {
+    /// Its I/O is done by io_uring, or by threads; `fixed` says whether memory may be registered.
+    pub(super) fn new(
+        opened: Opened,
+        identity: Identity,
+        engines: &Engines,
+        uring: bool,
+        fixed: bool,
+    ) -> Self {
         Self {
             store: Arc::new(Store {
                 file: opened.file,
@@ -61,6 +72,7 @@ impl FileNamespace {
                 path: opened.stable_path,
                 geometry: opened.geometry,
                 direct: opened.direct,
+                fixed: fixed && opened.direct,
                 reads_cached: AtomicBool::new(!opened.direct),
                 writes_cached: AtomicBool::new(!opened.direct),
                 complained: AtomicBool::new(false),
@@ -68,7 +80,21 @@ impl FileNamespace {
             identity,
             engines: engines.clone(),
             uring,
+            polled: false,
         }
+    }
+
+    /// From now on reads and writes are polled for.
+    ///
+    /// # Errors
+    /// Why that is impossible.
+    pub(super) fn poll(&mut self) -> Result<(), NoPolling> {
+        if !self.uring {
+            return Err(NoPolling::NoUring);
+        }
+        polling::check(&self.store)?;
+        self.polled = true;
+        Ok(())
     }
 }
 
@@ -84,7 +110,7 @@ impl Namespace for FileNamespace {
     fn open(&self, waker: &Waker) -> Box<dyn Device> {
         let ring = self
             .uring
-            .then(|| self.engines.rings.open(&self.store, waker));
+            .then(|| self.engines.rings.open(&self.store, self.polled, waker));
         let ring = ring.and_then(|opened| {
             opened
                 .inspect_err(|error| {
@@ -140,9 +166,20 @@ impl BlockDevice for FileDevice {
         }
         self.pool.poll()
     }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let ring = self.ring.as_ref()?;
+        ring.must_be_polled().then_some(Instant::ZERO)
+    }
 }
 
-impl Device for FileDevice {}
+impl Device for FileDevice {
+    fn rest(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.rest();
+        }
+    }
+}
 
 /// A file and what is known about it, for all workers.
 pub(super) struct Store {
@@ -150,9 +187,11 @@ pub(super) struct Store {
     /// It is a block device.
     pub(super) device: bool,
     path: PathBuf,
-    geometry: Geometry,
+    pub(super) geometry: Geometry,
     /// Its I/O bypasses the page cache.
     pub(super) direct: bool,
+    /// Memory that it is used with often is registered.
+    pub(super) fixed: bool,
     /// Reads may be satisfied by the page cache without blocking.
     reads_cached: AtomicBool,
     /// Writes may be taken by it without blocking.

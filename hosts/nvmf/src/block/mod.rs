@@ -18,8 +18,9 @@ use nvmf_tcp::std::device::Namespace;
 
 pub use engines::Engines;
 pub use open::OpenError;
-pub use spec::{Direct, Io, Kind, Spec};
+pub use spec::{Choice, Io, Kind, Spec};
 pub use uring::Unavailable;
+pub use uring::polling::NoPolling;
 
 mod engines;
 pub mod file;
@@ -71,6 +72,8 @@ pub fn open(
             read_only,
             direct,
             io,
+            fixed,
+            iopoll,
         } => {
             let opening = open::Opening {
                 path,
@@ -85,7 +88,17 @@ pub fn open(
                 None => identity::of_path(nqn, &opened.stable_path),
             };
             let uring = uring_is_wanted(io, path)?;
-            Arc::new(file::FileNamespace::new(opened, identity, engines, uring))
+            let mut namespace = file::FileNamespace::new(opened, identity, engines, uring, fixed);
+            if iopoll != Choice::Off
+                && let Err(why) = namespace.poll()
+            {
+                let path = path.clone();
+                if iopoll == Choice::On {
+                    return Err(OpenError::Polling { path, why });
+                }
+                tracing::debug!("{}: is not polled: {why}", path.display());
+            }
+            Arc::new(namespace)
         }
     })
 }

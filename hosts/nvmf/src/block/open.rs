@@ -10,8 +10,9 @@ use nvmf_core::block::Geometry;
 use nvmf_tcp::std::buffer::{ALIGNMENT, Buffer};
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags};
 
-use super::spec::{DEFAULT_SHIFT, Direct, Size};
+use super::spec::{Choice, DEFAULT_SHIFT, Size};
 use super::uring::Unavailable;
+use super::uring::polling::NoPolling;
 
 /// Why a namespace cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +103,14 @@ pub enum OpenError {
         /// What stands against it.
         why: Unavailable,
     },
+    /// It cannot be polled for completions, which was asked for.
+    #[error("{path}: iopoll=on, but {why}; leave it out for completions to interrupt")]
+    Polling {
+        /// The file or device.
+        path: PathBuf,
+        /// What stands against it.
+        why: NoPolling,
+    },
     /// No address space.
     #[error("{size} cannot be mapped: {source}")]
     Memory {
@@ -121,7 +130,7 @@ pub(super) struct Opening<'a> {
     /// log2 of the block size; `None` for what suits.
     pub(super) block_shift: Option<u8>,
     pub(super) read_only: bool,
-    pub(super) direct: Direct,
+    pub(super) direct: Choice,
 }
 
 /// A file or block device that nobody else serves. The lock lasts as long as the file is open.
@@ -319,12 +328,12 @@ impl Opening<'_> {
 
     /// Whether it is done, where it can be done and is not unwanted.
     fn bypass_page_cache(self, file: &File, block: u32) -> Result<bool, OpenError> {
-        if self.direct == Direct::Off {
+        if self.direct == Choice::Off {
             return Ok(false);
         }
         match (turn_direct_on(file, block), self.direct) {
             (Ok(()), _) => Ok(true),
-            (Err(why), Direct::On) => Err(OpenError::Direct {
+            (Err(why), Choice::On) => Err(OpenError::Direct {
                 path: self.path.into(),
                 why,
             }),

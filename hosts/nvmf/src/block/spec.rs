@@ -4,7 +4,7 @@
 //! RAM    SIZE[,bs=512|4096][,uuid=UUID]
 //! null   SIZE[,bs=512|4096][,uuid=UUID]
 //! file   PATH[,size=SIZE][,bs=512|4096][,ro][,uuid=UUID]
-//!        [,direct=auto|on|off][,io=auto|uring|threads]
+//!        [,direct=auto|on|off][,io=auto|uring|threads][,fixed=on|off][,iopoll=auto|on|off]
 //! ```
 //!
 //! SIZE is a number of bytes, or one with a unit that is a power of 1024: `64M`,
@@ -48,21 +48,25 @@ pub enum Kind {
         /// Refuse to change it.
         read_only: bool,
         /// Whether the page cache is bypassed.
-        direct: Direct,
+        direct: Choice,
         /// Who makes the system calls.
         io: Io,
+        /// Whether memory for direct I/O is registered with the io_uring, as far as the system permits.
+        fixed: bool,
+        /// Whether completions are polled for.
+        iopoll: Choice,
     },
 }
 
-/// Whether I/O bypasses the page cache.
+/// Whether something is done that may be impossible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Direct {
-    /// Where that is possible.
+pub enum Choice {
+    /// Where it is possible.
     #[default]
     Auto,
     /// Yes, or the file is not served.
     On,
-    /// No: data is also cached by this machine.
+    /// No.
     Off,
 }
 
@@ -168,13 +172,15 @@ impl Spec {
         Ok(options.into_spec(Kind::Null { bytes }))
     }
 
-    /// Reads `PATH[,size=][,bs=][,ro][,uuid=][,direct=][,io=]`.
+    /// Reads `PATH[,size=][,bs=][,ro][,uuid=][,direct=][,io=][,fixed=][,iopoll=]`.
     ///
     /// # Errors
     /// [`SpecError`] names the option.
     pub fn parse_file(text: &str) -> Result<Self, SpecError> {
-        let known = "size=, bs=, ro, uuid=, direct=, io=";
-        let allowed = ["size", "bs", "ro", "uuid", "direct", "io"];
+        let known = "size=, bs=, ro, uuid=, direct=, io=, fixed=, iopoll=";
+        let allowed = [
+            "size", "bs", "ro", "uuid", "direct", "io", "fixed", "iopoll",
+        ];
         let (path, options) = Options::split(text, known, &allowed)?;
         if path.is_empty() {
             return Err(SpecError::NoPath);
@@ -188,6 +194,8 @@ impl Spec {
             read_only: options.read_only,
             direct: options.direct,
             io: options.io,
+            fixed: !options.not_fixed,
+            iopoll: options.iopoll,
         };
         Ok(options.into_spec(kind))
     }
@@ -240,8 +248,10 @@ struct Options {
     block_shift: Option<u8>,
     uuid: Option<Uuid>,
     read_only: bool,
-    direct: Direct,
+    direct: Choice,
     io: Io,
+    not_fixed: bool,
+    iopoll: Choice,
 }
 
 impl Options {
@@ -266,8 +276,10 @@ impl Options {
                 (Some("bs"), Some(value)) => options.block_shift = Some(block_shift(value)?),
                 (Some("uuid"), Some(value)) => options.uuid = Some(parse_uuid(value)?),
                 (Some("ro"), None) => options.read_only = true,
-                (Some("direct"), Some(value)) => options.direct = direct(value)?,
+                (Some("direct"), Some(value)) => options.direct = choice("direct=", value)?,
                 (Some("io"), Some(value)) => options.io = io(value)?,
+                (Some("fixed"), Some(value)) => options.not_fixed = !switch("fixed=", value)?,
+                (Some("iopoll"), Some(value)) => options.iopoll = choice("iopoll=", value)?,
                 _ => {
                     return Err(SpecError::Unknown {
                         option: field,
@@ -330,12 +342,20 @@ fn block_shift(text: &str) -> Result<u8, SpecError> {
     }
 }
 
-fn direct(text: &str) -> Result<Direct, SpecError> {
+fn choice(option: &'static str, text: &str) -> Result<Choice, SpecError> {
     Ok(match text {
-        "auto" => Direct::Auto,
-        "on" => Direct::On,
-        "off" => Direct::Off,
-        _ => return Err(word("direct=", text, "auto, on or off")),
+        "auto" => Choice::Auto,
+        "on" => Choice::On,
+        "off" => Choice::Off,
+        _ => return Err(word(option, text, "auto, on or off")),
+    })
+}
+
+fn switch(option: &'static str, text: &str) -> Result<bool, SpecError> {
+    Ok(match text {
+        "on" => true,
+        "off" => false,
+        _ => return Err(word(option, text, "on or off")),
     })
 }
 
@@ -508,7 +528,9 @@ mod tests {
     #[test]
     fn files() {
         let uuid = "6f1d3a52-0d8e-4a4b-9d0c-5a8fb6b4e1aa";
-        let text = format!("/srv/a,,b,size=1.5G,bs=4096,ro,uuid={uuid},io=threads,direct=off");
+        let text = format!(
+            "/srv/a,,b,size=1.5G,bs=4096,ro,uuid={uuid},io=threads,direct=off,fixed=off,iopoll=on"
+        );
         assert_eq!(
             Spec::parse_file(&text),
             Ok(Spec {
@@ -516,8 +538,10 @@ mod tests {
                     path: "/srv/a,b".into(),
                     size: Some(3 * GIB / 2),
                     read_only: true,
-                    direct: Direct::Off,
+                    direct: Choice::Off,
                     io: Io::Threads,
+                    fixed: false,
+                    iopoll: Choice::On,
                 },
                 block_shift: Some(12),
                 uuid: Some(Uuid::parse_str(uuid).unwrap()),
@@ -529,8 +553,10 @@ mod tests {
                 path: "a=b".into(),
                 size: None,
                 read_only: false,
-                direct: Direct::Auto,
+                direct: Choice::Auto,
                 io: Io::Auto,
+                fixed: true,
+                iopoll: Choice::Auto,
             })
         );
     }
@@ -538,7 +564,7 @@ mod tests {
     #[test]
     fn errors_name_the_option() {
         type Parse = fn(&str) -> Result<Spec, SpecError>;
-        let cases: [(Parse, &str, &str); 17] = [
+        let cases: [(Parse, &str, &str); 19] = [
             (
                 Spec::parse_ram,
                 "1000",
@@ -575,6 +601,16 @@ mod tests {
                 Spec::parse_file,
                 "f,io=aio",
                 "io=aio: write auto, uring or threads",
+            ),
+            (
+                Spec::parse_file,
+                "f,fixed=auto",
+                "fixed=auto: write on or off",
+            ),
+            (
+                Spec::parse_file,
+                "f,iopoll=1",
+                "iopoll=1: write auto, on or off",
             ),
             (Spec::parse_file, "f,ro=1", "`ro=1`: no such option"),
             (Spec::parse_file, "f,ro,ro", "`ro` is given twice"),

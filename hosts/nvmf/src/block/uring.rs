@@ -1,28 +1,35 @@
-//! File I/O by io_uring: each worker has one ring, which its handles on files share.
+//! File I/O by io_uring: each worker has one ring, which its handles on files share, and another
+//! for files whose device is polled.
 //!
 //! Requests are gathered as they are submitted, and handed to the kernel together when the
 //! worker polls, which it does before each turn of its loop ends; whatever ended meanwhile, whoever's
 //! it is, is taken in the same go. While the worker sleeps, the kernel writes to the event
 //! that its [`Waker`] is made of, so a completion wakes it like any other event.
 //!
+//! A polled device does not interrupt: its completions are found when the worker looks, so a worker
+//! that has any to come does not sleep.
+//!
 //! A handle belongs to the thread of its worker: the lock on the ring is never waited for.
 use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, Probe, opcode};
-use nvmf_core::block::{Request, Submit};
+use nvmf_core::block::{Op, Request, Submit};
 use nvmf_tcp::std::buffer::Buffer;
 use nvmf_tcp::std::waker::Waker;
 use rustix::io::Errno;
 
-use self::ring::{Ended, Ring};
+use self::ring::{Ended, Mode, Ring};
 use super::file::Store;
 use super::file::task::Task;
 
+mod buffers;
+pub(super) mod polling;
 mod ring;
 
 /// Requests that one handle may have under way.
@@ -36,6 +43,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) struct Rings {
     /// A worker's ring lives as long as a handle on it.
     rings: Arc<Mutex<Vec<Weak<Mutex<Ring>>>>>,
+    /// That memory could not be registered was said.
+    complained: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Rings {
@@ -45,73 +54,124 @@ impl fmt::Debug for Rings {
 }
 
 impl Rings {
-    /// A worker's handle on a file.
+    /// A worker's handle on a file, whose reads and writes are polled for if `polled`.
     ///
     /// # Errors
     /// Those of `io_uring_setup(2)` and `io_uring_register(2)`: no memory, too many files.
-    pub(super) fn open(&self, store: &Arc<Store>, waker: &Waker) -> io::Result<Handle> {
+    pub(super) fn open(
+        &self,
+        store: &Arc<Store>,
+        polled: bool,
+        waker: &Waker,
+    ) -> io::Result<Handle> {
+        let polled = polled.then(|| self.port(store, waker, Mode::Polled));
+        Ok(Handle {
+            told: self.port(store, waker, Mode::Told)?,
+            polled: polled.transpose()?,
+        })
+    }
+
+    fn port(&self, store: &Arc<Store>, waker: &Waker, mode: Mode) -> io::Result<Port> {
         let mut rings = lock(&self.rings);
         rings.retain(|ring| ring.strong_count() > 0);
         let existing = rings
             .iter()
             .filter_map(Weak::upgrade)
-            .find(|ring| lock(ring).wakes(waker));
+            .find(|ring| lock(ring).is(waker, mode));
         let ring = match existing {
             Some(ring) => ring,
             None => {
-                let ring = Arc::new(Mutex::new(Ring::new(waker)?));
+                let ring = Ring::new(waker, mode, &self.complained)?;
+                let ring = Arc::new(Mutex::new(ring));
                 rings.push(Arc::downgrade(&ring));
                 ring
             }
         };
-        let port = lock(&ring).open(store);
-        Ok(Handle { ring, port })
+        let number = lock(&ring).open(store);
+        Ok(Port { ring, number })
     }
 }
 
-/// A worker's access to one file through its ring.
+/// A worker's access to one file through its rings.
 pub(super) struct Handle {
-    ring: Arc<Mutex<Ring>>,
-    /// The file's place in the ring.
-    port: usize,
+    told: Port,
+    /// For reads and writes, if its device can be polled.
+    polled: Option<Port>,
 }
 
 impl Handle {
     /// Takes a request that was checked.
     pub(super) fn submit(&mut self, request: Request<Buffer>) -> Submit<Buffer> {
-        let mut ring = lock(&self.ring);
-        if ring.under_way(self.port) == UNDER_WAY {
-            return Submit::Busy(request);
-        }
-        ring.add(self.port, Task::new(request.op), request);
-        Submit::Pending
+        let port = match (&self.polled, request.op) {
+            (Some(port), Op::Read(_) | Op::Write { fua: false, .. }) => port,
+            _ => &self.told,
+        };
+        port.submit(request)
     }
 
-    /// Starts what was submitted, on all handles of this ring; the next request of this one that
+    /// Starts what was submitted, on all handles of these rings; the next request of this one that
     /// ended, if there is one.
     pub(super) fn poll(&mut self) -> Option<Ended> {
-        let mut ring = lock(&self.ring);
-        if let Some(ended) = ring.ended(self.port) {
-            return Some(ended);
+        let polled = self.polled.as_ref().and_then(Port::poll);
+        polled.or_else(|| self.told.poll())
+    }
+
+    /// Whether nothing but [`Handle::poll`] will tell of something that ends.
+    pub(super) fn must_be_polled(&self) -> bool {
+        let polled = self.polled.as_ref();
+        polled.is_some_and(|port| lock(&port.ring).under_way(port.number) > 0)
+    }
+
+    /// Lets go of memory of buffers that were freed.
+    pub(super) fn rest(&mut self) {
+        for port in [Some(&self.told), self.polled.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            lock(&port.ring).rest();
         }
-        ring.turn();
-        ring.ended(self.port)
     }
 }
 
-impl Drop for Handle {
+/// A file's place in a ring.
+struct Port {
+    ring: Arc<Mutex<Ring>>,
+    number: usize,
+}
+
+impl Port {
+    fn submit(&self, request: Request<Buffer>) -> Submit<Buffer> {
+        let mut ring = lock(&self.ring);
+        if ring.under_way(self.number) == UNDER_WAY {
+            return Submit::Busy(request);
+        }
+        ring.add(self.number, Task::new(request.op), request);
+        Submit::Pending
+    }
+
+    fn poll(&self) -> Option<Ended> {
+        let mut ring = lock(&self.ring);
+        if let Some(ended) = ring.ended(self.number) {
+            return Some(ended);
+        }
+        ring.turn();
+        ring.ended(self.number)
+    }
+}
+
+impl Drop for Port {
     /// What is under way is finished, if that takes no longer than [`PATIENCE`].
     fn drop(&mut self) {
         let mut ring = lock(&self.ring);
         let deadline = Instant::now() + PATIENCE;
-        while ring.under_way(self.port) > 0 {
+        while ring.under_way(self.number) > 0 {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || ring.wait(left).is_err() {
                 break;
             }
-            while ring.ended(self.port).is_some() {}
+            while ring.ended(self.number).is_some() {}
         }
-        ring.close(self.port);
+        ring.close(self.number);
     }
 }
 
@@ -137,7 +197,7 @@ pub enum Unavailable {
 
 /// Whether there is an io_uring that does what files need: tried with a ring that does nothing.
 pub(super) fn probe() -> Result<(), Unavailable> {
-    let mut ring = ring::build(2).map_err(refused)?;
+    let mut ring = ring::build(2, Mode::Told).map_err(refused)?;
     let mut probe = Probe::new();
     let needed = [
         opcode::Read::CODE,

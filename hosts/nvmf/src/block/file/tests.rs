@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use tempfile::TempDir;
 
 use super::super::open::{OpenError, Opening};
-use super::super::spec::{Direct, Io, Spec};
+use super::super::spec::{Choice, Io, Spec};
 use super::super::testing::{Worker, assert_same, buffer, extent, pattern};
 use super::super::{identity, open, uring};
 use super::*;
@@ -29,7 +29,7 @@ fn opening(path: &Path) -> Opening<'_> {
         size: None,
         block_shift: None,
         read_only: false,
-        direct: Direct::Auto,
+        direct: Choice::Auto,
     }
 }
 
@@ -46,6 +46,7 @@ fn try_serve(opening: Opening<'_>, io: Io) -> Result<FileNamespace, OpenError> {
         identity,
         &engines,
         uring,
+        true,
     ))
 }
 
@@ -103,10 +104,10 @@ fn sparse() -> (TempDir, PathBuf) {
 
 fn data_comes_back_through_every_path(io: Io) {
     for (shift, direct) in [
-        (9, Direct::Auto),
-        (9, Direct::Off),
-        (12, Direct::Auto),
-        (12, Direct::Off),
+        (9, Choice::Auto),
+        (9, Choice::Off),
+        (12, Choice::Auto),
+        (12, Choice::Off),
     ] {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk");
@@ -154,7 +155,7 @@ fn data_comes_back_through_every_path(io: Io) {
 #[test]
 fn direct_io_is_on_where_it_can_be_and_only_when_wanted() {
     let (_directory, path) = sparse();
-    for direct in [Direct::Auto, Direct::Off] {
+    for direct in [Choice::Auto, Choice::Off] {
         let opened = Opening {
             direct,
             ..opening(&path)
@@ -163,8 +164,8 @@ fn direct_io_is_on_where_it_can_be_and_only_when_wanted() {
         .unwrap();
         let flags = rustix::fs::fcntl_getfl(&opened.file).unwrap();
         assert_eq!(flags.contains(OFlags::DIRECT), opened.direct);
-        assert!(direct == Direct::Auto || !opened.direct);
-        if direct == Direct::Auto && !opened.direct {
+        assert!(direct == Choice::Auto || !opened.direct);
+        if direct == Choice::Auto && !opened.direct {
             eprintln!("skipped: the file system of {path:?} has no direct I/O");
         }
     }
@@ -174,7 +175,7 @@ fn a_cached_read_ends_at_once(io: Io) {
     let (_directory, path) = sparse();
     let namespace = serve(
         Opening {
-            direct: Direct::Off,
+            direct: Choice::Off,
             ..opening(&path)
         },
         io,
@@ -261,7 +262,7 @@ fn a_file_has_one_writer_or_any_number_of_readers(io: Io) {
 }
 
 fn deallocated_space_is_given_back(io: Io) {
-    for direct in [Direct::Auto, Direct::Off] {
+    for direct in [Choice::Auto, Choice::Off] {
         let (_directory, path) = sparse();
         let namespace = serve(
             Opening {
@@ -369,7 +370,7 @@ fn many_operations_of_many_handles_end_once_each_with_the_right_data(io: Io) {
     const OPERATIONS: u64 = 600;
     const DEPTH: usize = 32;
     const SLOT: usize = 16 * 1024;
-    for direct in [Direct::Auto, Direct::Off] {
+    for direct in [Choice::Auto, Choice::Off] {
         let (_directory, path) = sparse();
         let namespace = serve(
             Opening {
@@ -455,9 +456,9 @@ fn a_write_is_taken_at_once_or_not_at_all(io: Io) {
     let mounted = Mounted::tmpfs("16m");
     let in_memory = mounted.as_ref().map(|mounted| mounted.path().join("disk"));
     let cases = [
-        (Some(path.clone()), Direct::Off),
-        (Some(path), Direct::Auto),
-        (in_memory, Direct::Off),
+        (Some(path.clone()), Choice::Off),
+        (Some(path), Choice::Auto),
+        (in_memory, Choice::Off),
     ];
     for (path, direct) in cases {
         let Some(path) = path else { continue };
@@ -537,7 +538,7 @@ fn a_full_handle_on_a_ring_is_busy_until_a_completion_and_others_are_not() {
     let open = |path| {
         let identity = identity::of_path("nqn", path);
         let opened = opening(path).open().unwrap();
-        let namespace = FileNamespace::new(opened, identity, &engines, true);
+        let namespace = FileNamespace::new(opened, identity, &engines, true, true);
         Namespace::open(&namespace, &worker.waker)
     };
     let (mut device, mut other) = (open(&path), open(&other));
@@ -614,7 +615,7 @@ fn forced_and_flushed_writes_reach_the_device(io: Io) {
     let Some(device) = Loop::over(&backing, 512) else {
         return;
     };
-    for direct in [Direct::Off, Direct::Auto] {
+    for direct in [Choice::Off, Choice::Auto] {
         let namespace = serve(
             Opening {
                 direct,
@@ -624,10 +625,10 @@ fn forced_and_flushed_writes_reach_the_device(io: Io) {
         );
         let worker = Worker::new();
         let mut handle = Namespace::open(&namespace, &worker.waker);
-        let forced = pattern(10 + u64::from(direct == Direct::Auto), 4096);
+        let forced = pattern(10 + u64::from(direct == Choice::Auto), 4096);
         worker.write(&mut *handle, 8192, &forced, true).unwrap();
         assert_same(&fs::read(&backing).unwrap()[8192..][..4096], &forced);
-        let plain = pattern(20 + u64::from(direct == Direct::Auto), 4096);
+        let plain = pattern(20 + u64::from(direct == Choice::Auto), 4096);
         worker.write(&mut *handle, 65536, &plain, false).unwrap();
         worker.plain(&mut *handle, Op::Flush).unwrap();
         assert_same(&fs::read(&backing).unwrap()[65536..][..4096], &plain);

@@ -1,4 +1,4 @@
-//! One worker's io_uring, and what is under way in it.
+//! An io_uring of a worker's, and what is under way in it.
 //!
 //! A job owns its request, and with it the memory that the kernel moves data to and from. It has at
 //! most one entry in the kernel, whose completion is the only thing that lets go of it.
@@ -7,12 +7,13 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use io_uring::squeue::{self, Flags};
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{Builder, IoUring, opcode};
-use nvmf_core::block::Request;
+use nvmf_core::block::{Op, Request};
 use nvmf_tcp::std::buffer::Buffer;
 use nvmf_tcp::std::waker::Waker;
 use rustix::io::{Errno, ReadWriteFlags};
@@ -20,6 +21,7 @@ use slab::Slab;
 
 use super::super::file::task::{Call, Failure, Task};
 use super::super::file::{INLINE, Store};
+use super::buffers::Buffers;
 use super::same_event;
 
 /// Entries that go to the kernel at a time. More would save system calls, but a device has nothing
@@ -37,11 +39,22 @@ const ROUNDS: usize = 64;
 /// A request and how it ended.
 pub(super) type Ended = (Request<Buffer>, Result<(), Failure>);
 
+/// How a ring learns what its devices finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// They interrupt.
+    Told,
+    /// Each turn looks. Only for reads and writes, of files that can be polled.
+    Polled,
+}
+
 pub(super) struct Ring {
     uring: IoUring,
+    mode: Mode,
     waker: Waker,
     /// The thread that enters the kernel for it is known.
     enabled: bool,
+    buffers: Buffers,
     jobs: Slab<Job>,
     /// Jobs whose next call is to be made.
     fresh: VecDeque<usize>,
@@ -55,6 +68,8 @@ struct Job {
     port: usize,
     task: Task,
     request: Request<Buffer>,
+    /// The number of the buffer's memory, if it is registered.
+    number: Option<u16>,
 }
 
 /// A handle's part of the ring.
@@ -69,9 +84,12 @@ struct Port {
 }
 
 /// A ring that is not enabled yet: whichever thread does that is the one to use it.
-pub(super) fn build(submissions: u32) -> io::Result<IoUring> {
+pub(super) fn build(submissions: u32, mode: Mode) -> io::Result<IoUring> {
     let build = |choose: fn(&mut Builder)| {
         let mut builder = IoUring::builder();
+        if mode == Mode::Polled {
+            builder.setup_iopoll();
+        }
         builder
             .dontfork()
             .setup_clamp()
@@ -101,16 +119,20 @@ pub(super) fn build(submissions: u32) -> io::Result<IoUring> {
 }
 
 impl Ring {
-    /// A ring of the worker that `waker` wakes, whose completions wake it.
-    pub(super) fn new(waker: &Waker) -> io::Result<Self> {
-        let uring = build(SUBMISSIONS)?;
-        uring
-            .submitter()
-            .register_eventfd(waker.as_fd().as_raw_fd())?;
+    /// A ring of the worker that `waker` wakes; completions wake it if it is told of them. Of memory
+    /// that could not be registered, one ring of those that share `complained` complains once.
+    pub(super) fn new(waker: &Waker, mode: Mode, complained: &Arc<AtomicBool>) -> io::Result<Self> {
+        let uring = build(SUBMISSIONS, mode)?;
+        if mode == Mode::Told {
+            let event = waker.as_fd().as_raw_fd();
+            uring.submitter().register_eventfd(event)?;
+        }
         // Since 5.19. Files work without, a little slower.
         let _ = uring.submitter().register_files_sparse(FILES);
         Ok(Self {
+            buffers: Buffers::new(&uring, complained),
             uring,
+            mode,
             waker: waker.clone(),
             enabled: false,
             jobs: Slab::new(),
@@ -121,9 +143,14 @@ impl Ring {
         })
     }
 
-    /// Whether it belongs to the worker that `waker` wakes.
-    pub(super) fn wakes(&self, waker: &Waker) -> bool {
-        same_event(&self.waker, waker)
+    /// Whether it is this one of the worker that `waker` wakes.
+    pub(super) fn is(&self, waker: &Waker, mode: Mode) -> bool {
+        self.mode == mode && same_event(&self.waker, waker)
+    }
+
+    /// Lets go of memory of buffers that were freed.
+    pub(super) fn rest(&mut self) {
+        self.buffers.forget_freed(&self.uring);
     }
 
     /// A port to the file.
@@ -162,14 +189,22 @@ impl Ring {
     }
 
     /// Takes a request. Its first call is made by the next [`Ring::turn`], or with a batch of others.
-    pub(super) fn add(&mut self, port: usize, task: Task, request: Request<Buffer>) {
-        if let Some(port) = self.ports.get_mut(port) {
-            port.under_way += 1;
-        }
+    pub(super) fn add(&mut self, port: usize, task: Task, mut request: Request<Buffer>) {
+        let Some(place) = self.ports.get_mut(port) else {
+            return;
+        };
+        place.under_way += 1;
+        let number = match (request.op, &mut request.buffer) {
+            (Op::Read(_) | Op::Write { .. }, Some(buffer)) if place.store.fixed => {
+                self.buffers.number(&self.uring, buffer)
+            }
+            _ => None,
+        };
         let job = self.jobs.insert(Job {
             port,
             task,
             request,
+            number,
         });
         self.fresh.push_back(job);
         if self.fresh.len() == BATCH {
@@ -191,6 +226,26 @@ impl Ring {
     /// Makes the calls that are due, and learns what ended.
     pub(super) fn turn(&mut self) {
         self.enable();
+        match self.mode {
+            Mode::Told => self.listen(),
+            Mode::Polled => self.look(),
+        }
+    }
+
+    fn look(&mut self) {
+        for _ in 0..ROUNDS {
+            self.fill();
+            if self.lent == 0 || !self.enter() {
+                return;
+            }
+            self.reap();
+            if self.fresh.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn listen(&mut self) {
         // While it looks it need not be told.
         self.uring.completion().disable_eventfd();
         for _ in 0..ROUNDS {
@@ -219,6 +274,11 @@ impl Ring {
     /// `ETIME` after a while; others if it is for another thread to do.
     pub(super) fn wait(&mut self, at_most: Duration) -> io::Result<()> {
         self.enable();
+        if self.mode == Mode::Polled {
+            // The kernel would not heed the time.
+            self.look();
+            return Ok(());
+        }
         self.fill();
         let timeout = Timespec::from(at_most);
         let arguments = SubmitArgs::new().timespec(&timeout);
@@ -359,6 +419,7 @@ impl Job {
             // The worker does not copy that much itself.
             flags.set(Flags::ASYNC, !store.direct && part.len as u64 > INLINE);
         }
+        let number = self.number;
         let mut memory = |part| {
             let payload = self.request.buffer.as_mut();
             // There is memory, or the request would have been refused.
@@ -369,18 +430,29 @@ impl Job {
         let entry = match call {
             Call::Read { at, into } => {
                 let (start, len) = memory(into);
-                opcode::Read::new(fd, start, len).offset(at).build()
+                match number {
+                    Some(number) => opcode::ReadFixed::new(fd, start, len, number)
+                        .offset(at)
+                        .build(),
+                    None => opcode::Read::new(fd, start, len).offset(at).build(),
+                }
             }
             Call::Write { at, from, dsync } => {
                 let (start, len) = memory(from);
                 let flags = match dsync {
-                    true => ReadWriteFlags::DSYNC,
-                    false => ReadWriteFlags::empty(),
+                    true => ReadWriteFlags::DSYNC.bits().cast_signed(),
+                    false => 0,
                 };
-                opcode::Write::new(fd, start, len)
-                    .offset(at)
-                    .rw_flags(flags.bits().cast_signed())
-                    .build()
+                match number {
+                    Some(number) => opcode::WriteFixed::new(fd, start, len, number)
+                        .offset(at)
+                        .rw_flags(flags)
+                        .build(),
+                    None => opcode::Write::new(fd, start, len)
+                        .offset(at)
+                        .rw_flags(flags)
+                        .build(),
+                }
             }
             Call::Sync => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
             Call::Allocate { mode, extent } => opcode::Fallocate::new(fd, extent.len)
