@@ -9,7 +9,6 @@
 use core::ops::Deref;
 use core::time::Duration;
 
-use nvmf_core::Source;
 use nvmf_core::block;
 use nvmf_core::rdma::WorkId;
 use nvmf_core::rdma::capsule::Command;
@@ -18,9 +17,10 @@ use nvmf_core::rdma::connection::{CloseReason, Post, TargetConnection};
 use nvmf_core::rdma::target::{Config as QueueConfig, Work};
 use nvmf_core::storage::Storage;
 use nvmf_core::target::queue_pair::{Identity, Notice};
-use nvmf_core::target::{Backend, ControllerState};
+use nvmf_core::target::{Backend, BufferUse, ControllerState};
 use nvmf_core::time::{Instant, sooner};
 use nvmf_core::wire::cm::{CmRej, CmStatus};
+use nvmf_core::{InCapsule, Source};
 use zerocopy::IntoBytes;
 
 use crate::buffer::{Buffer, Pool, Stack};
@@ -31,7 +31,10 @@ use crate::verbs::{Chain, Completion, Direction, Ended, Move, Outcome, Receiver,
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receives {
     /// The worker's: memory does not grow with connections. When commands of many
-    /// hosts come at once, some are sent twice.
+    /// hosts come at once, some are sent twice. What writes bring along stays in a
+    /// receive as long as the connection has no more of them than are free: what comes
+    /// above that is copied out into a buffer for data, or, without one, fails with
+    /// Transient Transport Error. So no connection, nor any number of them, takes all.
     Shared,
     /// Each connection's: as many as the host may have commands under way. A
     /// connection for which there are not enough is rejected.
@@ -96,6 +99,8 @@ pub struct Target<M: Cm, S: Storage, L: Storage, H> {
     ending: Stack<L, u32>,
     /// Memory to receive into that no connection has.
     spare: Stack<L, Memory<M>>,
+    /// Receives that are shared and wait for a message.
+    posted: u32,
 }
 
 type Memory<M> = <<M as Cm>::Verbs as Verbs>::Buffer;
@@ -114,6 +119,8 @@ struct Link<M: Cm, S: Storage, H> {
     state: State,
     /// It closes, and this is when its host has to have what is still to be sent.
     flush_by: Option<Instant>,
+    /// What it received messages in, and its commands still have.
+    held: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +149,7 @@ where
             links: L::new(|_| None),
             ending: Stack::new(),
             spare: Stack::new(),
+            posted: 0,
         }
     }
 
@@ -150,10 +158,13 @@ where
     pub fn add_receive(&mut self, verbs: &mut M::Verbs, memory: Memory<M>) -> Option<Memory<M>> {
         match self.config.receives {
             Receives::PerConnection => self.spare.push(memory),
-            Receives::Shared => verbs
-                .post_receive(Receiver::Shared, 0, memory)
-                .err()
-                .map(|(memory, _)| memory),
+            Receives::Shared => match verbs.post_receive(Receiver::Shared, 0, memory) {
+                Ok(()) => {
+                    self.posted += 1;
+                    None
+                }
+                Err((memory, _)) => Some(memory),
+            },
         }
     }
 
@@ -355,43 +366,61 @@ where
     ) where
         E: Surroundings<Memory<M>, Controller = H>,
     {
-        let mut buffer = Some(Buffer::received(memory, tag));
-        if let Some(link) = self.link(tag)
-            && link.state == State::Open
-        {
-            let memory = buffer.as_ref().map(|buffer| buffer.memory.as_ref());
-            let message = memory.and_then(|memory| memory.get(..len as usize));
-            match Command::parse(message.unwrap_or(&[])) {
-                _ if outcome != Outcome::Success => link.machine.broke(),
-                Err(fault) => link.machine.fault(fault),
-                Ok(command) => {
-                    buffer = buffer
-                        .take()
-                        .and_then(|buffer| link.machine.received(&command, buffer, env));
-                }
+        let buffer = Buffer::received(memory, tag);
+        let mut rest = Some(buffer);
+        let shared = self.config.receives == Receives::Shared;
+        if shared {
+            self.posted = self.posted.saturating_sub(1);
+        }
+        let free = self.posted;
+        if let Some(link) = self.link(tag) {
+            link.held += 1;
+            if link.state == State::Open
+                && let Some(buffer) = rest.take()
+            {
+                let message = buffer.memory.as_ref().get(..len as usize);
+                let command = Command::parse(message.unwrap_or(&[]));
+                rest = match command {
+                    _ if outcome != Outcome::Success => {
+                        link.machine.broke();
+                        Some(buffer)
+                    }
+                    Err(fault) => {
+                        link.machine.fault(fault);
+                        Some(buffer)
+                    }
+                    Ok(command) if shared && link.held > free => {
+                        let copy = copy_data(&command, &buffer, env);
+                        if let Some(copy) = link.machine.received(&command, copy, env) {
+                            env.give_buffer(copy);
+                        }
+                        Some(buffer)
+                    }
+                    Ok(command) => link.machine.received(&command, Some(buffer), env),
+                };
             }
         }
-        if let Some(buffer) = buffer {
+        if let Some(buffer) = rest {
             self.receive_again(buffer, device.verbs);
         }
     }
 
     /// A buffer is to be received into again, by whoever it was for.
     fn receive_again(&mut self, buffer: Buffer<Memory<M>>, verbs: &mut M::Verbs) {
-        let to = match self.config.receives {
-            Receives::Shared => Some(Receiver::Shared),
-            Receives::PerConnection => buffer
-                .receiver()
-                .and_then(|tag| self.link(tag))
-                .filter(|link| link.state == State::Open)
-                .map(|link| Receiver::Of(link.qp)),
-        };
-        let rest = match to {
-            Some(to) => verbs.post_receive(to, 0, buffer.memory).err(),
+        let shared = self.config.receives == Receives::Shared;
+        let link = buffer.receiver().and_then(|tag| self.link(tag));
+        let to = link.and_then(|link| {
+            link.held = link.held.saturating_sub(1);
+            (link.state == State::Open).then_some(Receiver::Of(link.qp))
+        });
+        let to = if shared { Some(Receiver::Shared) } else { to };
+        let posted = match to {
+            Some(to) => verbs.post_receive(to, 0, buffer.memory),
             None => return drop(self.spare.push(buffer.memory)),
         };
-        if let Some((memory, _)) = rest {
-            self.spare.push(memory);
+        match posted {
+            Ok(()) => self.posted += u32::from(shared),
+            Err((memory, _)) => drop(self.spare.push(memory)),
         }
     }
 
@@ -510,6 +539,7 @@ where
             machine,
             state: State::Open,
             flush_by: None,
+            held: 0,
         };
         for _ in 0..receives {
             let Some(memory) = self.spare.pop() else {
@@ -562,6 +592,24 @@ where
             env.closed(tag, link.machine.identity(), link.machine.closing());
         }
     }
+}
+
+/// A copy of what a write brought along, for a connection that has its share of receives.
+/// There may be no buffer for it.
+fn copy_data<B, E>(command: &Command, buffer: &Buffer<B>, env: &mut E) -> Option<Buffer<B>>
+where
+    B: AsRef<[u8]> + AsMut<[u8]>,
+    E: Surroundings<B>,
+{
+    let InCapsule::Whole(len) = command.data() else {
+        return None;
+    };
+    let mut copy = env.take_buffer(len, BufferUse::Transfer)?;
+    let len = len as usize;
+    if let (Some(to), Some(from)) = (copy.as_mut().get_mut(..len), buffer.as_ref().get(..len)) {
+        to.copy_from_slice(from);
+    }
+    Some(copy)
 }
 
 /// A chain as the device takes it.

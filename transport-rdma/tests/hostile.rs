@@ -542,3 +542,67 @@ fn a_host_that_receives_nothing_does_not_keep_a_connection_from_ending() {
     raw.leave(&mut ends);
     others_are_served(ends);
 }
+
+/// A session, whose host then has seven writes in capsules at devices that keep them.
+fn greedy(count: u32, buffers: usize) -> RdmaEnds {
+    let mut ends = RdmaEnds::new(Choices {
+        count,
+        ..Choices::default()
+    });
+    assert!(session(&mut ends).is_whole());
+    ends.configure(IO, 7, 4096);
+    ends.target().device = Device::Delayed;
+    ends.target().transfer_buffers = buffers;
+    for tag in 0..7 {
+        let write = nvmf_core::host::command::blocks(IoOpcode::Write, Nsid(1), 8 + 2 * tag, 2);
+        let payload = Payload::Write(vec![tag as u8 + 1; 1024]);
+        assert!(ends.submit(IO, &write, payload, tag));
+    }
+    ends.flow();
+    ends
+}
+
+#[test]
+fn a_host_with_many_writes_in_capsules_does_not_hold_all_receives() {
+    for count in [2, 3, 8] {
+        let mut ends = greedy(count, usize::MAX);
+        assert_eq!(ends.target().pending(), 7, "none is refused");
+        // Of n receives it holds half; the rest of its data was copied.
+        let copies = ends.target().buffers_taken();
+        assert_eq!(copies, 7 - (count / 2) as usize);
+        ends.target().device = Device::Immediate;
+        let not_ready = |ends: &RdmaEnds| ends.fabric.statistics(ends.host_nic()).not_ready;
+        let before = not_ready(&ends);
+        assert!(session(&mut ends).is_whole(), "others are served");
+        assert_eq!(not_ready(&ends), before, "and nobody of them waits");
+        while ends.complete(0, None) {}
+        ends.flow();
+        let stored = ends.target().memory(1)[8 * 512..][..7 * 1024].to_vec();
+        for (tag, block) in stored.chunks(1024).enumerate() {
+            assert_eq!(block, [tag as u8 + 1; 1024], "{count} receives, {tag}");
+        }
+        while ends.poll_seen().is_some() {}
+        others_are_served(ends);
+    }
+}
+
+#[test]
+fn writes_that_nobody_has_room_for_are_to_be_tried_again() {
+    let mut ends = greedy(4, 1);
+    assert_eq!(ends.target().pending(), 3, "two receives and a buffer");
+    let mut refused = 0;
+    while let Some(seen) = ends.poll_seen() {
+        let Happened::Completed { cqe, .. } = seen.happened else {
+            panic!("{seen:?}");
+        };
+        assert_eq!(cqe.status(), Status::TRANSIENT_TRANSPORT_ERROR);
+        refused += 1;
+    }
+    assert_eq!(refused, 4);
+    while ends.complete(0, None) {}
+    let target = ends.target();
+    (target.device, target.transfer_buffers) = (Device::Immediate, usize::MAX);
+    ends.flow();
+    while ends.poll_seen().is_some() {}
+    others_are_served(ends);
+}

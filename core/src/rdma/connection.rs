@@ -7,9 +7,9 @@
 //! [`TargetConnection::poll_timeout`] says so. After each call it looks at
 //! [`TargetConnection::closing`].
 //!
-//! In-capsule data is not copied: the buffer that it was received in becomes the
+//! In-capsule data is not copied here: the buffer that it was received in becomes the
 //! command's, and goes back to the binding, as all buffers do, by
-//! [`Backend::give_buffer`]. A buffer whose bytes a device reads or writes is out
+//! [`Backend::give_buffer`]. A binding that cannot spare it hands over a copy instead. A buffer whose bytes a device reads or writes is out
 //! of reach meanwhile: it is in a [`Post`], and comes back with what completed.
 use core::fmt;
 use core::ops::Deref;
@@ -87,17 +87,18 @@ where
     }
 
     /// A command capsule arrived, in a buffer that begins with the capsule's data.
-    /// The buffer comes back at once if the command does not need it.
-    pub fn received<E>(&mut self, command: &Command, buffer: B, env: &mut E) -> Option<B>
+    /// The buffer comes back at once if the command does not need it. Without a buffer a
+    /// command that has data in its capsule fails, to be tried again.
+    pub fn received<E>(&mut self, command: &Command, buffer: Option<B>, env: &mut E) -> Option<B>
     where
         E: Backend<Buffer = B, Controller = C>,
     {
         if self.closing().is_some() {
-            return Some(buffer);
+            return buffer;
         }
         if let Err(fault) = self.transport.arrived() {
             self.fault(fault);
-            return Some(buffer);
+            return buffer;
         }
         if !self.waiting.is_empty() {
             return self.wait(command, buffer);
@@ -237,7 +238,7 @@ where
         self.gone = true;
         self.transport.connection_closed();
         while let Some((_, buffer)) = self.waiting.pop() {
-            env.give_buffer(buffer);
+            give(buffer, env);
         }
         self.pair.connection_closed(env);
     }
@@ -260,29 +261,40 @@ where
         self.pair.identity()
     }
 
-    fn begin<E>(&mut self, command: &Command, buffer: B, env: &mut E) -> Option<B>
+    fn begin<E>(&mut self, command: &Command, buffer: Option<B>, env: &mut E) -> Option<B>
     where
         E: Backend<Buffer = B, Controller = C>,
     {
         let Some((ticket, data)) = self.transport.begin(command) else {
             return self.wait(command, buffer);
         };
-        let rest = if let InCapsule::Whole(_) = data {
-            self.pair.put_buffer(ticket.slot(), buffer)
-        } else {
-            Some(buffer)
+        let (data, rest) = match (data, buffer) {
+            (InCapsule::Whole(_), None) => (InCapsule::Dropped, None),
+            (InCapsule::Whole(_), Some(buffer)) => {
+                (data, self.pair.put_buffer(ticket.slot(), buffer))
+            }
+            (_, buffer) => (data, buffer),
         };
         self.pair
             .command(ticket, command.sqe, data, &mut self.transport, env);
         rest
     }
 
-    fn wait(&mut self, command: &Command, buffer: B) -> Option<B> {
-        let rest = self.waiting.push(*command, buffer);
-        if rest.is_some() {
-            self.fault(Fault::TooManyCommands);
+    /// Only a command's data keeps the buffer that it came in.
+    fn wait(&mut self, command: &Command, buffer: Option<B>) -> Option<B> {
+        let has_data = matches!(command.data(), InCapsule::Whole(_));
+        let (keep, rest) = if has_data {
+            (buffer, None)
+        } else {
+            (None, buffer)
+        };
+        match self.waiting.push(*command, keep) {
+            Ok(()) => rest,
+            Err(kept) => {
+                self.fault(Fault::TooManyCommands);
+                rest.or(kept)
+            }
         }
-        rest
     }
 
     /// A slot became free.
@@ -314,9 +326,9 @@ fn give<E: Backend>(buffer: Option<E::Buffer>, env: &mut E) {
     }
 }
 
-/// Commands that wait for a slot, in order, each with the buffer it came in.
+/// Commands that wait for a slot, in order, each with the buffer of its data.
 struct Waiting<S: Storage, B> {
-    ring: S::Array<Option<(Command, B)>>,
+    ring: S::Array<Option<(Command, Option<B>)>>,
     first: usize,
     count: usize,
 }
@@ -337,10 +349,10 @@ impl<S: Storage, B> Waiting<S, B> {
     }
 
     /// The buffer comes back if there is no room.
-    fn push(&mut self, command: Command, buffer: B) -> Option<B> {
+    fn push(&mut self, command: Command, buffer: Option<B>) -> Result<(), Option<B>> {
         let ring = self.ring.as_mut();
         if self.count >= ring.len() {
-            return Some(buffer);
+            return Err(buffer);
         }
         let last = self.first.wrapping_add(self.count);
         let last = last.checked_rem(ring.len()).unwrap_or(0);
@@ -348,10 +360,10 @@ impl<S: Storage, B> Waiting<S, B> {
             *place = Some((command, buffer));
             self.count = self.count.saturating_add(1);
         }
-        None
+        Ok(())
     }
 
-    fn pop(&mut self) -> Option<(Command, B)> {
+    fn pop(&mut self) -> Option<(Command, Option<B>)> {
         if self.count == 0 {
             return None;
         }

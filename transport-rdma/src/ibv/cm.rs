@@ -338,8 +338,10 @@ impl Cm for IbvCm {
 
     fn accept(&mut self, _: &mut IbvVerbs, qp: Qp, terms: Terms) -> Result<(), Error> {
         let worker = &mut *lock(&self.worker);
+        let domain = Arc::clone(&worker.domain);
         let pair = worker.qp(qp).ok_or(Error::NotConnected)?;
         pair.id.connect_or_accept(&terms, true)?;
+        pair.hurry_retries(&domain);
         // It may send from now on: a capsule may come, and be answered, before the event that
         // says so is looked at.
         pair.state = State::Connected;

@@ -139,15 +139,30 @@ impl QueuePair {
 
     /// Every request fails from now on, and is flushed.
     pub(super) fn fail(&mut self, domain: &Domain) {
-        let Some(raw) = self.raw() else { return };
-        let mut attributes = sys::QpAttr {
+        let attributes = sys::QpAttr {
             state: sys::QPS_ERR,
-            rest: [0; 35],
+            ..sys::QpAttr::default()
         };
-        let modify = domain.device.library().verbs.ibv_modify_qp;
-        // SAFETY: the queue pair is there; only the state is read.
         // An error says that the device is gone.
-        unsafe { modify(raw, &mut attributes, sys::QP_STATE) };
+        self.modify(domain, attributes, sys::QP_STATE);
+    }
+
+    /// A peer that found no receive tries again soon: librdmacm leaves it at 655 ms. Once the
+    /// queue pair is connected.
+    pub(super) fn hurry_retries(&self, domain: &Domain) {
+        let attributes = sys::QpAttr {
+            min_rnr_timer: sys::RNR_TIMER_120_US,
+            ..sys::QpAttr::default()
+        };
+        // A device that refuses keeps its peers waiting longer.
+        self.modify(domain, attributes, sys::QP_MIN_RNR_TIMER);
+    }
+
+    fn modify(&self, domain: &Domain, mut attributes: sys::QpAttr, what: core::ffi::c_int) {
+        let Some(raw) = self.raw() else { return };
+        let modify = domain.device.library().verbs.ibv_modify_qp;
+        // SAFETY: the queue pair is there; only `what` is read.
+        unsafe { modify(raw, &mut attributes, what) };
     }
 
     fn check_room(&self, requests: u32) -> Result<*mut sys::Qp, Error> {

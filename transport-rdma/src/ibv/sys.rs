@@ -123,17 +123,28 @@ const _: () = {
 /// `IBV_QPT_RC`.
 pub(super) const QPT_RC: c_int = 2;
 
-/// `struct ibv_qp_attr`, of which only the state is used.
+/// `struct ibv_qp_attr`, of which only what is named is used.
 #[repr(C)]
+#[derive(Default)]
 pub(super) struct QpAttr {
     pub(super) state: c_int,
-    pub(super) rest: [u32; 35],
+    pub(super) _until_timer: [u32; 31],
+    pub(super) min_rnr_timer: u8,
+    pub(super) _port: [u8; 3],
+    pub(super) _rest: [u32; 3],
 }
 
-const _: () = assert!(size_of::<QpAttr>() == 144);
+const _: () = {
+    assert!(size_of::<QpAttr>() == 144);
+    assert!(offset_of!(QpAttr, min_rnr_timer) == 128);
+};
 
 /// `IBV_QP_STATE`.
 pub(super) const QP_STATE: c_int = 1;
+/// `IBV_QP_MIN_RNR_TIMER`.
+pub(super) const QP_MIN_RNR_TIMER: c_int = 1 << 15;
+/// 0.12 ms, as it is coded (InfiniBand, vol. 1, 9.7.5.2.8).
+pub(super) const RNR_TIMER_120_US: u8 = 7;
 /// `IBV_QPS_ERR`.
 pub(super) const QPS_ERR: c_int = 6;
 

@@ -56,7 +56,7 @@ impl Host {
         // What is given back to the environment was taken from it.
         env.buffers += 1;
         let command = Command { sqe, data_len };
-        let back = self.machine.received(&command, buffer, env);
+        let back = self.machine.received(&command, Some(buffer), env);
         if back.is_some() {
             env.buffers -= 1;
             self.receives += 1;
@@ -245,10 +245,14 @@ fn the_next_command_may_be_here_before_a_response_is_known_to_be_sent() {
         posts.push(host.machine.poll_post().unwrap());
     }
     // The host has its answers; we have not heard of it.
+    let receives = host.receives;
     for _ in 0..3 {
         host.send(inline(0), 4096, std::vec![0; 4096], &mut env);
         assert!(host.machine.poll_post().is_none());
     }
+    assert_eq!(host.receives, receives, "their data waits there");
+    host.send(block_command(WRITE), 0, std::vec![0; 4096], &mut env);
+    assert_eq!(host.receives, receives + 1, "there is no data");
     assert_eq!(host.machine.closing(), None);
     for post in posts {
         host.machine.completed(post.id, post.buffer, &mut env);
@@ -256,8 +260,27 @@ fn the_next_command_may_be_here_before_a_response_is_known_to_be_sent() {
     for _ in 0..3 {
         assert_eq!(host.respond(&mut env).status(), Status::SUCCESS);
     }
+    let Post { id, work, buffer } = host.machine.poll_post().unwrap();
+    assert!(matches!(work, Work::Fetch { .. }));
+    host.machine.completed(id, buffer, &mut env);
+    let post = host.machine.poll_post().unwrap();
+    host.machine.completed(post.id, post.buffer, &mut env);
     assert!(host.machine.poll_post().is_none());
     assert_eq!(env.buffers, 0);
+}
+
+#[test]
+fn data_for_which_there_is_no_buffer_fails_the_command_for_now() {
+    let mut env = TestEnv::new();
+    let mut host = Host::io(&mut env);
+    let command = Command {
+        sqe: inline(0),
+        data_len: 4096,
+    };
+    assert_eq!(host.machine.received(&command, None, &mut env), None);
+    let status = host.respond(&mut env).status();
+    assert_eq!(status, Status::TRANSIENT_TRANSPORT_ERROR);
+    assert!(env.under_way.is_empty());
 }
 
 #[test]
