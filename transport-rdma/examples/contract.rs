@@ -15,6 +15,7 @@ use nvmf_rdma::verbs::{
 const TIMEOUT: Duration = Duration::from_secs(20);
 const RECEIVE: u32 = 64 + 8192;
 const DATA: u32 = 16384;
+const SHARED: u32 = 64;
 const TARGET: u32 = 1;
 const HOST: u32 = 2;
 
@@ -426,6 +427,51 @@ fn refused(target: &mut End, at_target: Qp, remote: Remote) {
     assert_eq!((flushed.id, flushed.outcome), (41, Outcome::Flushed));
 }
 
+/// Messages that break off, many of them in their midst: whatever receives they took, all are
+/// there once the queue was made anew.
+fn broken_messages(target: &mut End, host: &mut End, address: SocketAddr) {
+    let mut data = Some(host.buffer(|at| at as u8));
+    for round in 0..SHARED {
+        let (at_target, at_host) = connect(target, host, address);
+        let mut capsule = send(8, &[0x5a; 64]);
+        capsule.buffer = data.take();
+        capsule.send.as_mut().expect("it sends").data = 8192;
+        host.post(at_host, capsule);
+        for _ in 0..round {
+            std::thread::yield_now();
+        }
+        target.cm.stop(&mut target.verbs, at_target);
+        target.cm.disconnect(&mut target.verbs, at_target);
+        assert!(matches!(host.event("the end"), Event::Disconnected { .. }));
+        while let Some(ended) = host.verbs.poll(Instant::ZERO) {
+            data = data.or(ended.buffer);
+        }
+        while let Some(ended) = target.verbs.poll(Instant::ZERO) {
+            let buffer = ended.buffer.expect("a receive");
+            let posted = target.verbs.post_receive(Receiver::Shared, 0, buffer);
+            posted.map_err(|(_, error)| error).expect("posted again");
+        }
+        host.cm.destroy(&mut host.verbs, at_host);
+        target.cm.destroy(&mut target.verbs, at_target);
+    }
+    println!("lost at least {}", target.verbs.lost_receives());
+    target.verbs.renew_receives().expect("nobody uses them");
+    let qps = connect(target, host, address);
+    let mut received = Vec::new();
+    for _ in 0..SHARED {
+        host.post(qps.1, send(9, &[0x77; 64]));
+        received.extend(target.completion("a message").buffer);
+        host.completion("that it was sent");
+    }
+    assert_eq!(target.verbs.lost_receives(), 0, "all came");
+    for buffer in received {
+        let posted = target.verbs.post_receive(Receiver::Shared, 0, buffer);
+        posted.map_err(|(_, error)| error).expect("posted again");
+    }
+    disconnect(target, host, qps, 0);
+    println!("PASS receives that broken messages took come back");
+}
+
 fn readable(fd: std::os::fd::BorrowedFd<'_>, milliseconds: i64) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let timeout = Timespec {
@@ -458,11 +504,11 @@ fn main() -> ExitCode {
         device.name(),
         device.completion_vectors()
     );
-    let mut target = End::new(device, 64);
+    let mut target = End::new(device, SHARED);
     let mut host = End::new(towards, 0);
     println!("limits {:?}", target.verbs.limits());
     target.cm.listen(address).expect("listening");
-    for id in 0..32 {
+    for id in 0..SHARED.into() {
         target.post_receive(Receiver::Shared, id);
     }
     rejected_and_unreachable(&mut target, &mut host, address);
@@ -503,5 +549,6 @@ fn main() -> ExitCode {
         disconnect(&mut target, &mut host, qps, 0);
     }
     println!("PASS {reconnects} times connected again");
+    broken_messages(&mut target, &mut host, address);
     ExitCode::SUCCESS
 }

@@ -99,8 +99,13 @@ pub struct Target<M: Cm, S: Storage, L: Storage, H> {
     ending: Stack<L, u32>,
     /// Memory to receive into that no connection has.
     spare: Stack<L, Memory<M>>,
-    /// Receives that are shared and wait for a message.
+    /// Receives that are shared, and how many of them wait for a message.
+    shared: u32,
     posted: u32,
+    /// Connections that ended since the shared receives were made. Each may have lost one.
+    ended: u32,
+    /// All connections end, so that shared receives can be made anew.
+    renews: bool,
 }
 
 type Memory<M> = <<M as Cm>::Verbs as Verbs>::Buffer;
@@ -149,7 +154,10 @@ where
             links: L::new(|_| None),
             ending: Stack::new(),
             spare: Stack::new(),
+            shared: 0,
             posted: 0,
+            ended: 0,
+            renews: false,
         }
     }
 
@@ -160,6 +168,7 @@ where
             Receives::PerConnection => self.spare.push(memory),
             Receives::Shared => match verbs.post_receive(Receiver::Shared, 0, memory) {
                 Ok(()) => {
+                    self.shared += 1;
                     self.posted += 1;
                     None
                 }
@@ -512,7 +521,8 @@ where
             Receives::Shared => 0,
             Receives::PerConnection => asked.commands,
         };
-        let Some(tag) = self.free_tag() else {
+        let tag = self.free_tag().filter(|_| !self.renews);
+        let Some(tag) = tag else {
             return Err((request, CmStatus::NoResources));
         };
         if self.spare.len() < receives.into() {
@@ -586,10 +596,39 @@ where
             let link = links.get_mut(*tag as usize)?;
             link.take_if(|link| link.machine.is_drained())
         };
+        let mut forgotten = 0;
         while let Some((tag, link)) = self.ending.take_first(&mut drained) {
             device.cm.disconnect(device.verbs, link.qp);
             device.cm.destroy(device.verbs, link.qp);
             env.closed(tag, link.machine.identity(), link.machine.closing());
+            forgotten += 1;
+        }
+        if forgotten > 0 && self.config.receives == Receives::Shared {
+            self.ended += forgotten;
+            self.find_lost(device, env);
+        }
+    }
+
+    /// Connections ended, and may have lost shared receives. These come back when the queue is
+    /// made anew: when nobody uses it, or, before too few are left, when all connections ended.
+    fn find_lost<E>(&mut self, device: &mut Device<'_, M>, env: &mut E)
+    where
+        E: Surroundings<Memory<M>, Controller = H>,
+    {
+        let lost = device.verbs.lost_receives();
+        if self.connections() > 0 {
+            if lost > 0 && lost >= self.shared / 4 {
+                self.renews = true;
+                self.each(device, env, |machine, _| {
+                    machine.close_for(CloseReason::Receives);
+                });
+            }
+        } else if lost > 0 || self.ended >= self.shared / 8 {
+            // If that is not possible now, it is when the next connection has ended.
+            if device.verbs.renew_receives().is_ok() {
+                self.ended = 0;
+            }
+            self.renews = false;
         }
     }
 }

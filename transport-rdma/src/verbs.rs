@@ -17,7 +17,8 @@
 //! - completions of a queue pair's chains come in the order of the chains;
 //! - after the first failure every chain and every receive of the queue pair
 //!   completes with [`Outcome::Flushed`], and no buffer is lost. Buffers of the
-//!   shared receive queue stay there;
+//!   shared receive queue stay there, but for one that a message had begun to come into:
+//!   see [`Verbs::lost_receives`];
 //! - no call waits.
 use core::fmt;
 
@@ -317,6 +318,18 @@ pub trait Verbs {
         id: u64,
         buffer: Self::Buffer,
     ) -> Result<(), (Self::Buffer, Error)>;
+
+    /// Shared receives of which it is certain that they are lost, at least so many: a queue
+    /// pair that fails in the midst of a message may keep the receive that it took, and no
+    /// completion tells.
+    fn lost_receives(&mut self) -> u32;
+
+    /// Makes the shared receive queue anew, with all receives that were posted there and did
+    /// not complete, those included that were lost. No queue pair may use it.
+    ///
+    /// # Errors
+    /// There is one that does, or the device has no more of something: it is as it was.
+    fn renew_receives(&mut self) -> Result<(), Error>;
 
     /// Posts a chain: all of it, in one call to the device, or nothing.
     ///

@@ -606,3 +606,56 @@ fn writes_that_nobody_has_room_for_are_to_be_tried_again() {
     while ends.poll_seen().is_some() {}
     others_are_served(ends);
 }
+
+/// Hosts whose first messages break off, one after the other.
+fn broken_messages(ends: &mut RdmaEnds, count: u32) {
+    for _ in 0..count {
+        let mut raw = Raw::accepted(ends, &req(0, 0, 32, 31));
+        ends.fabric.break_off(raw.qp);
+        raw.send(&[0; 64]);
+        raw.is_over(ends);
+        raw.leave(ends);
+        ends.flow();
+    }
+}
+
+#[test]
+fn a_shared_receive_that_a_broken_message_took_comes_back() {
+    let mut ends = RdmaEnds::new(Choices {
+        count: 2,
+        ..Choices::default()
+    });
+    ends.fabric.set_rnr(3, Duration::from_micros(10));
+    // Nobody else is connected, so each time all are posted anew.
+    broken_messages(&mut ends, 5);
+    assert_eq!(ends.nic.clone().lost_receives(), 0);
+    others_are_served(ends);
+}
+
+#[test]
+fn before_too_many_receives_are_lost_connections_end_and_come_again() {
+    let mut ends = RdmaEnds::new(Choices {
+        count: 16,
+        ..Choices::default()
+    });
+    assert!(session(&mut ends).is_whole());
+    held_write(&mut ends);
+    broken_messages(&mut ends, 3);
+    assert!(ends.is_open_at_target(IO), "three of sixteen");
+    assert_eq!(ends.nic.clone().lost_receives(), 3);
+    broken_messages(&mut ends, 1);
+    assert!(!ends.is_open_at_target(IO) && !ends.is_open_at_target(scenarios::ADMIN));
+    assert_eq!(ends.nic.clone().lost_receives(), 4, "a device is not done");
+    let mut raw = Raw::connect(&mut ends, &req(0, 0, 32, 31), 16);
+    assert!(
+        matches!(raw.event(&ends), Some(Event::Rejected { .. })),
+        "nobody comes before the receives do"
+    );
+    raw.leave(&mut ends);
+    assert!(ends.complete(0, None));
+    ends.target().device = Device::Immediate;
+    ends.flow();
+    assert_eq!(ends.nic.clone().lost_receives(), 0);
+    while ends.poll_seen().is_some() {}
+    others_are_served(ends);
+}

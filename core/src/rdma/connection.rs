@@ -32,6 +32,8 @@ pub enum CloseReason {
     Fault(Fault),
     /// A work request failed, or could not be posted.
     Failed,
+    /// The receives that connections share are to be made anew.
+    Receives,
     /// What the queue pair says.
     Queue(Close),
 }
@@ -41,6 +43,7 @@ impl fmt::Display for CloseReason {
         match self {
             Self::Fault(fault) => fault.fmt(f),
             Self::Failed => f.write_str("a work request failed"),
+            Self::Receives => f.write_str("messages that broke off took too many receives"),
             Self::Queue(close) => close.fmt(f),
         }
     }
@@ -108,12 +111,17 @@ where
 
     /// What arrived was no command capsule.
     pub fn fault(&mut self, fault: Fault) {
-        self.reason.get_or_insert(CloseReason::Fault(fault));
+        self.close_for(CloseReason::Fault(fault));
     }
 
     /// A receive failed: the connection is over.
     pub fn broke(&mut self) {
-        self.reason.get_or_insert(CloseReason::Failed);
+        self.close_for(CloseReason::Failed);
+    }
+
+    /// The connection is to end at once, whatever is under way.
+    pub fn close_for(&mut self, reason: CloseReason) {
+        self.reason.get_or_insert(reason);
     }
 
     /// The next chain to post; it counts as posted. Without a connection there is none.

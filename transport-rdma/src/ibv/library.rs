@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use super::sys::{
     CmEvent, CmId, CompletionChannel, ConnParam, Context, DeviceAttr, EventChannel, Mr, Opaque, Qp,
-    QpAttr, QpInitAttr, SrqInitAttr,
+    QpAttr, QpInitAttr, SrqAttr, SrqInitAttr,
 };
 
 /// Why there is no RDMA on this system.
@@ -67,6 +67,8 @@ functions! {
         ibv_get_cq_event: fn(*mut CompletionChannel, *mut *mut Opaque, *mut *mut c_void) -> c_int;
         ibv_ack_cq_events: fn(*mut Opaque, u32);
         ibv_create_srq: fn(*mut Opaque, *mut SrqInitAttr) -> *mut Opaque;
+        ibv_modify_srq: fn(*mut Opaque, *mut SrqAttr, c_int) -> c_int;
+        ibv_query_srq: fn(*mut Opaque, *mut SrqAttr) -> c_int;
         ibv_destroy_srq: fn(*mut Opaque) -> c_int;
         ibv_modify_qp: fn(*mut Qp, *mut QpAttr, c_int) -> c_int;
     }

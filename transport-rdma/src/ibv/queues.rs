@@ -68,13 +68,15 @@ impl CompletionQueue {
         unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
     }
 
-    /// Takes up to [`BATCH`] completions.
-    pub(super) fn take(&mut self, into: &mut VecDeque<sys::Wc>) {
+    /// Takes up to [`BATCH`] completions. Whether there may be more.
+    pub(super) fn take(&mut self, into: &mut VecDeque<sys::Wc>) -> bool {
         let mut wcs = [sys::Wc::default(); BATCH];
         let poll = self.domain.ops().poll_cq;
         // SAFETY: the queue is there, and `wcs` has room for as many.
         let taken = unsafe { poll(self.cq.as_ptr(), BATCH as i32, wcs.as_mut_ptr()) };
-        into.extend(wcs.iter().take(taken.try_into().unwrap_or(0)));
+        let taken = usize::try_from(taken).unwrap_or(0);
+        into.extend(wcs.iter().take(taken));
+        taken == BATCH
     }
 
     /// The next completion makes [`CompletionQueue::fd`] readable.
@@ -108,9 +110,22 @@ impl Drop for CompletionQueue {
 }
 
 /// A shared receive queue.
+///
+/// A device does not say how many receives it has, but whether they were fewer than a limit at
+/// any time since that was set. If by the books here there were more all the time, the
+/// difference is lost.
 pub(super) struct SharedReceives {
     domain: Arc<Domain>,
     srq: NonNull<sys::Opaque>,
+    room: u32,
+    /// Receives that were posted and did not complete.
+    count: u32,
+    /// As many as the device has had at least, by the books, since the limit was set; and now.
+    /// What completes counts before what is posted: all may have come at once.
+    least: u32,
+    now: u32,
+    /// The limit is set.
+    watched: bool,
 }
 
 // SAFETY: see `Domain`.
@@ -120,9 +135,11 @@ impl SharedReceives {
     pub(super) fn new(domain: &Arc<Domain>, receives: u32) -> Result<Self, OpenError> {
         let mut attributes = sys::SrqInitAttr {
             context: ptr::null_mut(),
-            max_wr: receives,
-            max_sge: 1,
-            limit: 0,
+            attributes: sys::SrqAttr {
+                max_wr: receives,
+                max_sge: 1,
+                limit: 0,
+            },
         };
         let create = domain.device.library().verbs.ibv_create_srq;
         // SAFETY: the domain is kept.
@@ -132,7 +149,61 @@ impl SharedReceives {
         Ok(Self {
             domain: Arc::clone(domain),
             srq,
+            room: receives,
+            count: 0,
+            least: 0,
+            now: 0,
+            watched: false,
         })
+    }
+
+    /// One was posted.
+    pub(super) fn posted(&mut self) {
+        self.count += 1;
+    }
+
+    /// One completed.
+    pub(super) fn completed(&mut self) {
+        self.count = self.count.saturating_sub(1);
+        self.now = self.now.saturating_sub(1);
+        self.least = self.least.min(self.now);
+    }
+
+    /// The device has no completion that was not taken.
+    pub(super) fn all_seen(&mut self) {
+        self.now = self.count;
+    }
+
+    /// How many are lost at least. Each of the `queue_pairs` may have one in use.
+    pub(super) fn lost(&mut self, queue_pairs: u32) -> u32 {
+        let limit = self.room / 2;
+        let lost = if self.watched && self.fell_below() {
+            self.least.saturating_sub(limit).saturating_sub(queue_pairs)
+        } else {
+            0
+        };
+        self.watched = self.watch(limit);
+        self.least = self.now;
+        lost
+    }
+
+    /// Whether the device has had fewer than the limit since that was set: it unsets it then.
+    fn fell_below(&self) -> bool {
+        let mut attributes = sys::SrqAttr::default();
+        let query = self.domain.device.library().verbs.ibv_query_srq;
+        // SAFETY: the queue is there.
+        unsafe { query(self.raw(), &mut attributes) == 0 && attributes.limit == 0 }
+    }
+
+    /// Sets the limit. Not all devices have one.
+    fn watch(&self, limit: u32) -> bool {
+        let mut attributes = sys::SrqAttr {
+            limit,
+            ..sys::SrqAttr::default()
+        };
+        let modify = self.domain.device.library().verbs.ibv_modify_srq;
+        // SAFETY: the queue is there; only the limit is read.
+        unsafe { modify(self.raw(), &mut attributes, sys::SRQ_LIMIT) == 0 }
     }
 
     pub(super) fn raw(&self) -> *mut sys::Opaque {

@@ -152,10 +152,20 @@ pub(super) const QPS_ERR: c_int = 6;
 #[repr(C)]
 pub(super) struct SrqInitAttr {
     pub(super) context: *mut c_void,
+    pub(super) attributes: SrqAttr,
+}
+
+/// `struct ibv_srq_attr`.
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct SrqAttr {
     pub(super) max_wr: u32,
     pub(super) max_sge: u32,
     pub(super) limit: u32,
 }
+
+/// `IBV_SRQ_LIMIT`.
+pub(super) const SRQ_LIMIT: c_int = 1 << 1;
 
 const _: () = assert!(size_of::<SrqInitAttr>() == 24);
 

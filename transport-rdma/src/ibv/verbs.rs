@@ -50,6 +50,14 @@ impl Verbs for IbvVerbs {
         lock(&self.worker).post_receive(of, id, buffer)
     }
 
+    fn lost_receives(&mut self) -> u32 {
+        lock(&self.worker).lost_receives()
+    }
+
+    fn renew_receives(&mut self) -> Result<(), Error> {
+        lock(&self.worker).renew_receives()
+    }
+
     fn post(&mut self, qp: Qp, chain: Chain<Buffer>) -> Result<(), (Option<Buffer>, Error)> {
         let worker = &mut *lock(&self.worker);
         let domain = Arc::clone(&worker.domain);

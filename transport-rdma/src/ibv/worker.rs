@@ -51,6 +51,8 @@ pub struct Config {
 /// A receive that is posted.
 pub(super) struct Receive {
     pub(super) id: u64,
+    /// Part of its name: no other has had it lately.
+    generation: u32,
     pub(super) buffer: Buffer,
     /// Whose it is; `None`: the shared receive queue's.
     pub(super) of: Option<Qp>,
@@ -67,6 +69,7 @@ pub(super) struct Worker {
     qps: Slab<QueuePair>,
     pub(super) listeners: Vec<Identifier>,
     generation: u16,
+    receive_generation: u32,
     /// By the device's number.
     numbers: HashMap<u32, Qp>,
     pub(super) receives: Slab<Receive>,
@@ -112,6 +115,7 @@ impl Worker {
             qps: Slab::new(),
             listeners: Vec::new(),
             generation: 0,
+            receive_generation: 0,
             numbers: HashMap::new(),
             receives: Slab::new(),
             lent: HashMap::new(),
@@ -168,6 +172,9 @@ impl Worker {
             }
             if self.wcs.is_empty() {
                 self.cq.take(&mut self.wcs);
+                if let (true, Some(srq)) = (self.wcs.is_empty(), &mut self.srq) {
+                    srq.all_seen();
+                }
             }
             match self.wcs.pop_front() {
                 Some(wc) => {
@@ -182,15 +189,37 @@ impl Worker {
         }
     }
 
+    /// Takes all completions that the device has by now.
+    fn drain(&mut self) {
+        for _ in 0..=self.limits.completions as usize / BATCH {
+            let more = self.cq.take(&mut self.wcs);
+            while let Some(wc) = self.wcs.pop_front() {
+                let done = self.completed(&wc);
+                self.done.extend(done);
+            }
+            if !more {
+                return;
+            }
+        }
+    }
+
     fn completed(&mut self, wc: &Wc) -> Option<Completion<Buffer>> {
         match WorkName::from_raw(wc.id) {
-            WorkName::Receive(key) => self.received(key, wc),
+            WorkName::Receive { key, generation } => self.received(key, generation, wc),
             WorkName::Posted(qp, number) => self.sent(qp, number, wc),
         }
     }
 
-    fn received(&mut self, key: u32, wc: &Wc) -> Option<Completion<Buffer>> {
-        let receive = self.receives.try_remove(key as usize)?;
+    fn received(&mut self, key: u32, generation: u32, wc: &Wc) -> Option<Completion<Buffer>> {
+        let posted = self.receives.get(key as usize)?;
+        if posted.generation != generation {
+            // It was given back, and another has its place.
+            return None;
+        }
+        let receive = self.receives.remove(key as usize);
+        if let (None, Some(srq)) = (receive.of, &mut self.srq) {
+            srq.completed();
+        }
         let qp = receive
             .of
             .or_else(|| self.numbers.get(&wc.qp_number).copied());
@@ -247,13 +276,11 @@ impl Worker {
     /// Has the device forget a queue pair that is over, and gives back what it has left: a device
     /// takes its time to flush, and one that was removed never does.
     fn retire(&mut self, qp: Qp) {
+        // Some devices forget a queue pair's completions with it.
+        self.drain();
         let Some(pair) = self.qp(qp) else { return };
         pair.id.destroy_qp();
-        self.cq.take(&mut self.wcs);
-        while let Some(wc) = self.wcs.pop_front() {
-            let done = self.completed(&wc);
-            self.done.extend(done);
-        }
+        self.drain();
         let Some(pair) = self.qp(qp) else { return };
         let tag = pair.setup.tag;
         for posted in pair.take_posted() {
@@ -267,6 +294,34 @@ impl Worker {
             let receive = self.receives.remove(key);
             self.flush_receive(tag, receive.id, receive.buffer);
         }
+    }
+
+    /// See [`Verbs::lost_receives`](crate::Verbs::lost_receives).
+    pub(super) fn lost_receives(&mut self) -> u32 {
+        let queue_pairs = u32::try_from(self.qps.len()).unwrap_or(u32::MAX);
+        let srq = self.srq.as_mut();
+        srq.map_or(0, |srq| srq.lost(queue_pairs))
+    }
+
+    /// See [`Verbs::renew_receives`](crate::Verbs::renew_receives).
+    pub(super) fn renew_receives(&mut self) -> Result<(), Error> {
+        let uses = |pair: &QueuePair| pair.setup.receives == 0 && pair.raw().is_some();
+        if self.srq.is_none() || self.qps.iter().any(|(_, pair)| uses(pair)) {
+            return Err(Error::Invalid);
+        }
+        self.drain();
+        let new = SharedReceives::new(&self.domain, self.limits.shared_receives);
+        // The one before is destroyed, and the device has nothing more of what it had.
+        self.srq = Some(new.map_err(|_| Error::NoResources)?);
+        let shared = |receive: &Receive| receive.of.is_none();
+        let keys = self.receives.iter().filter(|(_, receive)| shared(receive));
+        let keys: Vec<usize> = keys.map(|(key, _)| key).collect();
+        for key in keys {
+            let receive = self.receives.remove(key);
+            self.post_receive(None, receive.id, receive.buffer)
+                .map_err(|(_, error)| error)?;
+        }
+        Ok(())
     }
 
     /// Gives a receive's buffer back: the device does not.
@@ -298,10 +353,15 @@ impl Worker {
         if !buffer.access.local_write {
             return Err((buffer, Error::Invalid));
         }
+        let generation = self.receive_generation.wrapping_add(1) & WorkName::GENERATION;
+        self.receive_generation = generation;
         let entry = self.receives.vacant_entry();
+        let name = WorkName::Receive {
+            key: u32::try_from(entry.key()).expect("fewer receives than that"),
+            generation,
+        };
         let mut request = sys::RecvWr {
-            id: WorkName::Receive(u32::try_from(entry.key()).expect("fewer receives than that"))
-                .raw(),
+            id: name.raw(),
             next: core::ptr::null_mut(),
             sges: &mut sge,
             sge_count: 1,
@@ -335,7 +395,15 @@ impl Worker {
         };
         match result {
             0 => {
-                entry.insert(Receive { id, buffer, of });
+                entry.insert(Receive {
+                    id,
+                    generation,
+                    buffer,
+                    of,
+                });
+                if let (None, Some(srq)) = (of, &mut self.srq) {
+                    srq.posted();
+                }
                 Ok(())
             }
             number => Err((buffer, full_or(number))),
@@ -346,18 +414,21 @@ impl Worker {
 /// What a work request is called to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkName {
-    /// The key of a receive.
-    Receive(u32),
+    /// A receive: its key, and which it is of those that have had the key.
+    Receive { key: u32, generation: u32 },
     /// A request in a queue pair's send queue, and its number there.
     Posted(Qp, u32),
 }
 
 impl WorkName {
     const RECEIVE: u64 = 1 << 63;
+    const GENERATION: u32 = u32::MAX >> 1;
 
     pub(super) fn raw(self) -> u64 {
         match self {
-            Self::Receive(key) => Self::RECEIVE | u64::from(key),
+            Self::Receive { key, generation } => {
+                Self::RECEIVE | u64::from(generation) << 32 | u64::from(key)
+            }
             // A handle has 31 bits.
             Self::Posted(qp, number) => u64::from(qp.raw()) << 32 | u64::from(number),
         }
@@ -366,7 +437,10 @@ impl WorkName {
     #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
     fn from_raw(raw: u64) -> Self {
         if raw & Self::RECEIVE != 0 {
-            Self::Receive(raw as u32)
+            Self::Receive {
+                key: raw as u32,
+                generation: (raw >> 32) as u32 & Self::GENERATION,
+            }
         } else {
             Self::Posted(Qp::from_raw((raw >> 32) as u32), raw as u32)
         }
@@ -401,8 +475,18 @@ mod tests {
     #[test]
     fn work_names_come_back() {
         for name in [
-            WorkName::Receive(0),
-            WorkName::Receive(u32::MAX),
+            WorkName::Receive {
+                key: 0,
+                generation: 0,
+            },
+            WorkName::Receive {
+                key: u32::MAX,
+                generation: WorkName::GENERATION,
+            },
+            WorkName::Receive {
+                key: 7,
+                generation: 8,
+            },
             WorkName::Posted(Qp::from_raw(0x7fff_ffff), u32::MAX),
             WorkName::Posted(Qp::from_raw(1 << Qp::INDEX_BITS), 0),
         ] {

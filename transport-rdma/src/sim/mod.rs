@@ -140,6 +140,12 @@ impl Fabric {
         self.0.borrow_mut().qp_mut(qp).cut_at = Some(requests);
     }
 
+    /// The queue pair's next SEND breaks off after its first packet, and with it the
+    /// connection. If its peer receives from a shared queue, the receive is lost.
+    pub fn break_off(&self, qp: Qp) {
+        self.0.borrow_mut().qp_mut(qp).breaks_off = true;
+    }
+
     /// The connection is gone: what is on its way is lost, and both ends notice.
     pub fn cut(&self, qp: Qp) {
         self.0.borrow_mut().cut(qp);

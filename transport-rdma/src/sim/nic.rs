@@ -7,7 +7,7 @@ use nvmf_core::time::Instant;
 
 use super::Fabric;
 use super::memory::{Buffer, Region, Registration};
-use super::state::{Condition, Lent, Posted, Qp, State, Window};
+use super::state::{Condition, Lent, Posted, Qp, QueuePair, State, Window};
 use crate::verbs::{
     Access, Chain, Completion, Direction, Ended, Error, Key, Limits, Receiver, Verbs,
 };
@@ -131,6 +131,28 @@ impl Verbs for Nic {
         statistics.receive_bytes_now += buffer.bytes.len() as u64;
         statistics.receive_bytes = statistics.receive_bytes.max(statistics.receive_bytes_now);
         queue.push_back((id, buffer));
+        Ok(())
+    }
+
+    fn lost_receives(&mut self) -> u32 {
+        let state = self.fabric.0.borrow();
+        u32::try_from(state.nodes[self.node].lost.len()).expect("a few")
+    }
+
+    fn renew_receives(&mut self) -> Result<(), Error> {
+        let mut state = self.fabric.0.borrow_mut();
+        let uses = |qp: &QueuePair| {
+            let there = qp.condition != Condition::Destroyed;
+            there && qp.node == self.node && qp.setup.receives == 0
+        };
+        if state.qps.iter().any(uses) {
+            return Err(Error::Invalid);
+        }
+        let node = &mut state.nodes[self.node];
+        for (id, buffer) in core::mem::take(&mut node.lost) {
+            node.statistics.receive_bytes_now += buffer.bytes.len() as u64;
+            node.shared.push_back((id, buffer));
+        }
         Ok(())
     }
 

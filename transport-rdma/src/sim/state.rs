@@ -61,6 +61,8 @@ pub struct Statistics {
 pub(super) struct Node {
     pub(super) limits: Limits,
     pub(super) shared: VecDeque<(u64, Buffer)>,
+    /// Of those, what broken messages took.
+    pub(super) lost: Vec<(u64, Buffer)>,
     pub(super) completions: VecDeque<Queued>,
     pub(super) events: VecDeque<Event<Request, Qp>>,
     pub(super) statistics: Statistics,
@@ -117,6 +119,8 @@ pub(super) struct QueuePair {
     pub(super) room: usize,
     pub(super) arrived: u64,
     pub(super) cut_at: Option<u64>,
+    /// Its next SEND breaks off.
+    pub(super) breaks_off: bool,
     /// Its user knows of its end.
     pub(super) told: bool,
     /// It told its peer of the end, or answered it.
@@ -253,6 +257,7 @@ impl State {
         self.nodes.push(Node {
             limits,
             shared: VecDeque::new(),
+            lost: Vec::new(),
             completions: VecDeque::new(),
             events: VecDeque::new(),
             statistics: Statistics::default(),
@@ -289,6 +294,7 @@ impl State {
             room: usize::MAX,
             arrived: 0,
             cut_at: None,
+            breaks_off: false,
             told: false,
             said_bye: false,
             peer_ended: false,

@@ -6,7 +6,7 @@ use nvmf_core::rdma::Remote;
 use nvmf_core::time::Instant;
 
 use super::Passing;
-use super::state::{Condition, Happening, Kind, Lent, Packet, Qp, State, Window};
+use super::state::{Condition, Happening, Kind, Lent, Packet, Qp, QueuePair, State, Window};
 use crate::cm::{Event, Terms};
 use crate::verbs::{Direction, Ended, Outcome};
 
@@ -200,6 +200,10 @@ impl State {
         let Some(peer) = peer else {
             return self.undeliverable(qp, &packet);
         };
+        if self.qp(qp).breaks_off && matches!(packet, Packet::Send { .. }) {
+            self.lose_receive(peer);
+            return self.cut(qp);
+        }
         let (chain, read, result) = match packet {
             Packet::Bye => return,
             Packet::Send {
@@ -309,6 +313,18 @@ impl State {
         it.blocked_until = until;
         it.wire.push_front(packet);
         self.schedule(until, Happening::Arrival(qp));
+    }
+
+    /// The receive that a message at `qp` would come into is gone.
+    fn lose_receive(&mut self, qp: Qp) {
+        let QueuePair { node, setup, .. } = *self.qp(qp);
+        let node = &mut self.nodes[node];
+        if setup.receives == 0
+            && let Some(receive) = node.shared.pop_front()
+        {
+            node.statistics.receive_bytes_now -= receive.1.bytes.len() as u64;
+            node.lost.push(receive);
+        }
     }
 
     /// A message at `qp`; `None` if there is no receive for it.
