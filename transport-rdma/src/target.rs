@@ -529,6 +529,10 @@ where
             return Err((request, CmStatus::NoResources));
         }
         let limits = device.verbs.limits();
+        if limits.initiator_depth == 0 {
+            // Without READ it could not fetch anything.
+            return Err((request, CmStatus::NoResources));
+        }
         let config = QueueConfig {
             commands: asked.commands,
             reads: reads.min(limits.initiator_depth),

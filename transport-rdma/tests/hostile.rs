@@ -2,6 +2,7 @@
 //! should be, nothing of it is left, and other queues do not notice.
 use std::time::Duration;
 
+use nvmf_core::host::queue::Connect;
 use nvmf_core::rdma::Remote;
 use nvmf_core::wire::cm::{CmRej, CmStatus};
 use nvmf_core::wire::ids::{Cntlid, Nsid, Qid};
@@ -12,10 +13,12 @@ use nvmf_rdma::cm::{Event, PrivateData, Setup, Terms};
 use nvmf_rdma::sim::{Kind, LIMITS, Manager, Nic, Qp};
 use nvmf_rdma::target::Receives;
 use nvmf_rdma::verbs::{Chain, Direction, Error, Move, Outcome, Send, Verbs};
+use nvmf_testing::association::identity;
 use nvmf_testing::ends::{Ends, Happened, Payload, Way};
 use nvmf_testing::over_rdma::{Choices, LISTENER, RdmaEnds};
 use nvmf_testing::scenarios::{self, IO, is_true, session};
 use nvmf_testing::target::Device;
+use zerocopy::IntoBytes;
 
 const CHOICES: [Receives; 2] = [Receives::Shared, Receives::PerConnection];
 
@@ -146,6 +149,25 @@ fn private_data_that_is_wrong_is_rejected_with_its_status() {
         assert_eq!(ends.worker.connections(), 0);
     }
     others_are_served(ends);
+}
+
+/// Without READ on either side nothing can be fetched, and so no queue connected.
+#[test]
+fn a_device_that_reads_nothing_serves_nobody() {
+    let mut ends = RdmaEnds::new(Choices {
+        reads: 0,
+        ..Choices::default()
+    });
+    for (answers, status) in [(16, CmStatus::NoResources), (0, CmStatus::InvalidIrd)] {
+        let mut raw = Raw::connect(&mut ends, &req(0, 0, 32, 31), answers);
+        let Some(Event::Rejected { private_data, .. }) = raw.event(&ends) else {
+            panic!("{status} is not rejected");
+        };
+        let rej = CmRej::parse(private_data.bytes()).expect("says why");
+        assert_eq!(rej.sts(), status);
+        raw.leave(&mut ends);
+    }
+    assert_eq!(ends.worker.connections(), 0);
 }
 
 #[test]
@@ -658,4 +680,39 @@ fn before_too_many_receives_are_lost_connections_end_and_come_again() {
     assert_eq!(ends.nic.clone().lost_receives(), 0);
     while ends.poll_seen().is_some() {}
     others_are_served(ends);
+}
+
+#[test]
+fn a_queue_that_is_connected_cannot_be_connected_again() {
+    let mut ends = ends(Receives::Shared);
+    let outcome = session(&mut ends);
+    let wanted = nvmf_testing::ends::Wanted {
+        qid: Qid(1),
+        cntlid: Cntlid(1),
+        entries: 8,
+    };
+    let again = ends.connect(&wanted, Duration::ZERO);
+    let connect = Connect {
+        qid: wanted.qid,
+        entries: 8,
+        kato_ms: 0,
+        sq_flow_control: true,
+    };
+    let subnqn = nvmf_testing::bytes::SUBNQN.parse().expect("is a name");
+    let data = Connect::data(&identity(), &subnqn, wanted.cntlid);
+    let payload = Payload::Write(data.as_bytes().to_vec());
+    assert!(ends.submit(again, &connect.request().sqe, payload, 1));
+    ends.flow();
+    let statuses: Vec<_> = std::iter::from_fn(|| ends.poll_seen())
+        .filter_map(|seen| match seen.happened {
+            Happened::Completed { cqe, .. } if seen.link == again => Some(cqe.status()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(statuses, [Status::COMMAND_SEQUENCE_ERROR]);
+    assert!(
+        ends.is_open(IO),
+        "the one that is connected does not notice"
+    );
+    is_true(&mut ends, &outcome, "a queue connected twice");
 }

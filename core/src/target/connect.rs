@@ -94,6 +94,8 @@ pub enum RefusalReason {
     QueueInUse,
     /// The controller is disabled.
     NotEnabled,
+    /// The controller's Admin Queue is on a transport of another type.
+    OtherTransport,
 }
 
 impl fmt::Display for RefusalReason {
@@ -113,6 +115,7 @@ impl fmt::Display for RefusalReason {
             Self::UnknownController => "the host has no such controller",
             Self::QueueInUse => "the queue is connected already",
             Self::NotEnabled => "the controller is not enabled",
+            Self::OtherTransport => "the controller's admin queue is on another transport",
         })
     }
 }
@@ -180,6 +183,7 @@ pub fn connect<E: Env>(
         let state = env
             .create_controller(index, &host, cntlid)
             .map_err(registry_refusal)?;
+        state.set_trtype(env.local_listener().trtype);
         let (cntlid, epoch) = (state.cntlid, state.epoch());
         let controller = Controller::new(state, kind, host.clone(), command.kato.get(), env);
         (Role::Admin(controller), cntlid, epoch)
@@ -199,6 +203,11 @@ pub fn connect<E: Env>(
         if !state.is_ready() {
             env.leave_controller(&state, qid);
             return Err(registry_refusal(RegistryError::NotReady));
+        }
+        // All queues of an association use one transport (Base 2.1, 2.3.1).
+        if state.trtype() != env.local_listener().trtype {
+            env.leave_controller(&state, qid);
+            return Err(invalid(InvalidParameter::CNTLID, Reason::OtherTransport));
         }
         (Role::Io(state), cntlid, epoch)
     };
@@ -478,6 +487,28 @@ mod tests {
             assert_eq!(refused(&mut env, &connect_sqe(1, 31), &data), expected);
         }
         assert!(connect(&mut env, &connect_sqe(1, 31), &good).is_ok());
+    }
+
+    #[test]
+    fn an_io_queue_is_on_the_transport_of_its_admin_queue() {
+        const RDMA: u8 = 1;
+        const TCP: u8 = 3;
+        let expected = (
+            INVALID_PARAMETERS,
+            IN_DATA | 16,
+            RefusalReason::OtherTransport,
+        );
+        for (admin, io) in [(RDMA, TCP), (TCP, RDMA)] {
+            let mut env = TestEnv::new();
+            env.local.trtype = admin;
+            let controller = enabled(&mut env, SUBNQN);
+            let data = connect_data(SUBNQN, 1);
+            env.local.trtype = io;
+            assert_eq!(refused(&mut env, &connect_sqe(1, 31), &data), expected);
+            assert_eq!(controller.state().io_queues(), 0);
+            env.local.trtype = admin;
+            assert!(connect(&mut env, &connect_sqe(1, 31), &data).is_ok());
+        }
     }
 
     #[test]

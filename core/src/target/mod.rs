@@ -46,7 +46,7 @@ pub mod registry;
 pub(crate) mod test_env;
 
 use core::ops::Deref;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use crate::block::Geometry;
 use crate::time::Instant;
@@ -188,6 +188,8 @@ pub struct ControllerState {
     traffic: AtomicBool,
     /// I/O queues that are connected.
     io_queues: AtomicU32,
+    /// Transport type of its Admin Queue.
+    trtype: AtomicU8,
 }
 
 impl ControllerState {
@@ -201,7 +203,19 @@ impl ControllerState {
             epoch: AtomicU32::new(0),
             traffic: AtomicBool::new(false),
             io_queues: AtomicU32::new(0),
+            trtype: AtomicU8::new(0),
         }
+    }
+
+    /// Transport type of the Admin Queue, and so of all queues: see [`Listener::trtype`].
+    #[must_use]
+    pub fn trtype(&self) -> u8 {
+        self.trtype.load(Ordering::Acquire)
+    }
+
+    /// The Admin Queue is connected by a transport of this type.
+    pub fn set_trtype(&self, trtype: u8) {
+        self.trtype.store(trtype, Ordering::Release);
     }
 
     /// Whether I/O queues may join.

@@ -11,6 +11,9 @@ use nvmf_rdma::verbs::Error;
 
 use super::{Message, Port};
 
+/// Requests that are handed on before the worker looks at anything else.
+const HAND_OVER: usize = 16;
+
 /// The device's connection manager, and what other workers hand over.
 pub(super) struct Door {
     pub(super) cm: IbvCm,
@@ -110,7 +113,10 @@ impl Cm for Door {
         if let Some((request, terms)) = self.came.pop_front() {
             return Some(Event::Request { request, terms });
         }
-        while self.asks {
+        for _ in 0..HAND_OVER {
+            if !self.asks {
+                break;
+            }
             match self.cm.poll(now) {
                 None => self.asks = false,
                 Some(Event::Request { .. }) if self.closed => {}

@@ -53,6 +53,8 @@ pub(super) struct Local {
     pub(super) accounts: Vec<Account>,
     /// Connections of which nothing was logged yet.
     pub(super) fresh: Vec<u32>,
+    /// Connections that are no queues.
+    unconnected: usize,
     /// The connection for which things are asked.
     serving: u32,
 }
@@ -68,7 +70,13 @@ pub(super) struct Account {
     /// What it may have in the completion queue at a time.
     completions: u32,
     io: bool,
+    /// It is no queue yet.
+    unconnected: bool,
 }
+
+/// Connections of a worker that may be no queues yet, each for as long as a host may take to
+/// its Connect: so many hosts may come at a time.
+const UNCONNECTED: usize = 256;
 
 impl Local {
     pub(super) fn new(
@@ -94,6 +102,7 @@ impl Local {
             changed: Vec::new(),
             accounts: Vec::new(),
             fresh: Vec::new(),
+            unconnected: 0,
             serving: 0,
         }
     }
@@ -127,8 +136,10 @@ impl Local {
         subsystem.map_or("", |subsystem| subsystem.nqn.as_str())
     }
 
-    /// Logs that a queue is connected.
-    pub(super) fn connected(&self, identity: &Identity) {
+    /// A connection has become a queue: logs it.
+    pub(super) fn connected(&mut self, identity: &Identity) {
+        let account = account(&mut self.accounts, self.serving);
+        self.unconnected -= usize::from(std::mem::take(&mut account.unconnected));
         tracing::info!(
             transport = "rdma",
             cntlid = identity.cntlid.0,
@@ -320,7 +331,10 @@ impl Surroundings<ibv::Buffer> for Local {
     }
 
     fn judge(&self, asked: &Asked) -> Result<(), CmStatus> {
-        if self.shared.is_stopping() || completions(asked) > self.room {
+        if self.shared.is_stopping()
+            || completions(asked) > self.room
+            || self.unconnected >= UNCONNECTED
+        {
             return Err(CmStatus::NoResources);
         }
         let Some(cntlid) = asked.cntlid else {
@@ -344,6 +358,8 @@ impl Surroundings<ibv::Buffer> for Local {
         let account = account(&mut self.accounts, connection);
         account.completions = completions(asked);
         account.io = !asked.qid.is_admin();
+        account.unconnected = true;
+        self.unconnected += 1;
         self.room = self.room.saturating_sub(account.completions);
         let place = &self.port.workers[self.index];
         place.connections.fetch_add(1, Ordering::Relaxed);
@@ -362,6 +378,7 @@ impl Surroundings<ibv::Buffer> for Local {
         self.fresh.retain(|fresh| *fresh != connection);
         let account = std::mem::take(account(&mut self.accounts, connection));
         self.room += account.completions;
+        self.unconnected -= usize::from(account.unconnected);
         let place = &self.port.workers[self.index];
         place.connections.fetch_sub(1, Ordering::Relaxed);
         if account.io {
@@ -472,6 +489,33 @@ mod tests {
         assert_eq!(place.connections.load(Ordering::Relaxed), 2);
         local.shared.stop();
         assert_eq!(local.judge(&asked(0, None)), Err(CmStatus::NoResources));
+    }
+
+    #[test]
+    fn no_more_connections_wait_for_their_connect_than_may() {
+        let mut local = local();
+        local.room = u32::MAX;
+        for connection in 0..256 {
+            assert_eq!(local.judge(&asked(0, None)), Ok(()));
+            local.opened(connection, &asked(0, None));
+        }
+        let full = Err(CmStatus::NoResources);
+        assert_eq!(local.judge(&asked(0, None)), full);
+        // One has become a queue; that it ends later makes no difference.
+        local.serving(7);
+        local.connected(&Identity {
+            cntlid: Cntlid(1),
+            qid: Qid::ADMIN,
+            subsystem: 0,
+            hostnqn: "nqn.2014-08.org.example:host".parse().unwrap(),
+            entries: 32,
+        });
+        assert_eq!(local.judge(&asked(0, None)), Ok(()));
+        local.opened(256, &asked(0, None));
+        local.closed(7, None, None);
+        assert_eq!(local.judge(&asked(0, None)), full);
+        local.closed(8, None, None);
+        assert_eq!(local.judge(&asked(0, None)), Ok(()));
     }
 
     #[test]

@@ -266,6 +266,14 @@ impl Waiting {
         guard: &StopOnPanic,
     ) -> Result<Self, Error> {
         let mut waiting = Self(Vec::new());
+        let workers = || found.0.iter().map(|(port, _)| port.workers.len());
+        let first = found.0.first().map_or(0, |(port, _)| port.first);
+        // Each has a core for itself; more of them than cores are for the system to move around.
+        let cores = if workers().sum::<usize>() <= cores.len() {
+            cores
+        } else {
+            &[]
+        };
         for (port, device) in found.0 {
             // The first listens, so the others come first.
             for index in (0..port.workers.len()).rev() {
@@ -273,7 +281,7 @@ impl Waiting {
                 let (port, device, guard) = (Arc::clone(&port), device.clone(), guard.clone());
                 let (config, shared) = (config.clone(), Arc::clone(shared));
                 let subsystems = subsystems.to_vec();
-                let core = cores.get(index).copied();
+                let core = cores.get(number - first).copied();
                 let (ready, opened) = mpsc::channel();
                 let (go, run) = mpsc::channel();
                 let body = move || {

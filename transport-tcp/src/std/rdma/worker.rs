@@ -127,17 +127,18 @@ impl Worker {
             ibv::open(device, &config).map_err(|error| Error::rdma(address, error))?;
         let refused = |what| move |error| Error::rdma_refused(address, what, error);
         let limits = verbs.limits();
-        self.local.room = limits.completions.saturating_sub(limits.shared_receives);
+        let (receives, count) = self.receives(limits.shared_receives);
+        self.local.room = limits.completions.saturating_sub(count);
         let largest = self.local.limits.transfer as usize;
         let memory = "memory (see `ulimit -l`)";
         let data = Data::new(&mut verbs, largest, self.local.shared.buffers);
         self.local.data = Some(data.map_err(refused(memory))?);
         let mut target = Target::new(target::Config {
             room: self.local.queues(),
-            receives: Receives::Shared,
+            receives,
             connect_timeout: self.local.shared.connect_timeout,
         });
-        self.provide_receives(&mut target, &mut verbs, limits.shared_receives)
+        self.provide_receives(&mut target, &mut verbs, count)
             .map_err(refused(memory))?;
         let port = &self.local.port;
         let mut door = Door::new(cm, Arc::clone(port), self.local.index);
@@ -164,7 +165,30 @@ impl Worker {
         Ok(())
     }
 
-    /// Registers memory for `count` receives, and posts them.
+    /// Whose receives are, and how many there are, where the device's shared receive queue has
+    /// room for `shared`.
+    fn receives(&self, shared: u32) -> (Receives, u32) {
+        let Config {
+            shared_receives: wanted,
+            ..
+        } = self.config;
+        let address = self.local.port.address;
+        if shared == 0 {
+            tracing::warn!(
+                %address,
+                receives = wanted,
+                "the RDMA device has no shared receive queue: connections get receives of \
+                 their own, as long as there are any"
+            );
+            return (Receives::PerConnection, wanted);
+        }
+        if shared < wanted {
+            tracing::warn!(%address, wanted, shared, "the RDMA device has fewer shared receives");
+        }
+        (Receives::Shared, shared)
+    }
+
+    /// Registers memory for `count` receives.
     fn provide_receives(
         &self,
         target: &mut Target<Door, Growing, Growing, Controller>,
