@@ -37,6 +37,9 @@ const KEPT_BUFFERS: usize = 32 << 20;
 const EVENTS: usize = 256;
 /// Completions taken from devices in one turn.
 const COMPLETIONS: usize = 1024;
+/// Connections that wait and may try again in one turn: all of them in each would make whoever has
+/// its buffers back pay for those who wait for others'.
+const RETRIES: usize = 16;
 /// Sockets that a polling worker looks at without epoll.
 const HOT: usize = 4;
 /// How often it does so, in vain, before it asks epoll.
@@ -51,6 +54,8 @@ pub(super) struct Worker {
     scheduled: VecDeque<Key>,
     /// Connections that wait for buffers or devices, the longest first.
     waiting: VecDeque<Key>,
+    /// How many of them have not tried since something was freed.
+    to_retry: usize,
     timers: Timers<Key>,
     spin: Spin,
     /// Connections that had something to read lately.
@@ -86,6 +91,7 @@ impl Worker {
             connections: Slots::new(),
             scheduled: VecDeque::new(),
             waiting: VecDeque::new(),
+            to_retry: 0,
             timers: Timers::new(),
             spin,
             hot: heapless::Vec::new(),
@@ -174,6 +180,7 @@ impl Worker {
         more_completions
             || !self.scheduled.is_empty()
             || !self.local.changed.is_empty()
+            || self.to_retry > 0
             || self.local.freed && !self.waiting.is_empty()
     }
 
@@ -431,12 +438,13 @@ impl Worker {
         true
     }
 
-    /// Lets those that wait try again, if there is any use.
+    /// Lets some of those that wait try again, each once after something was freed.
     fn retry_waiting(&mut self) {
-        if !std::mem::take(&mut self.local.freed) {
-            return;
+        if std::mem::take(&mut self.local.freed) {
+            self.to_retry = self.waiting.len();
         }
-        for _ in 0..self.waiting.len() {
+        for _ in 0..self.to_retry.min(RETRIES) {
+            self.to_retry -= 1;
             let Some(key) = self.waiting.pop_front() else {
                 return;
             };

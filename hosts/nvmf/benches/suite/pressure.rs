@@ -23,11 +23,11 @@ const GOAL: f64 = 0.9;
 /// end's core to those who are measured.
 const PACE: Duration = Duration::from_micros(200);
 
-/// Bytes that come to the host as fast as they can: those of its Admin Queue.
+/// Bytes that are passed on as fast as they can be: those of an Admin Queue.
 const FREE: usize = 64 << 10;
 
 /// How long a bad host may be at it before others are measured.
-const HEAD_START: Duration = Duration::from_millis(100);
+const HEAD_START: Duration = Duration::from_millis(300);
 
 /// What is bad about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,23 +38,30 @@ enum Vice {
     NoReader,
     /// What it sends comes in segments of one byte.
     Segments,
+    /// It begins more writes than the target has buffers for, and ends none.
+    NoWriter,
 }
 
-const VICES: [(Vice, &str, &str); 3] = [
+const VICES: [(Vice, &str, &str); 4] = [
     (
         Vice::SlowReader,
         "reads 4 KiB every 10 ms",
-        "--bs 128k --iodepth 32",
+        "--rw randread --bs 128k --iodepth 32",
     ),
     (
         Vice::NoReader,
         "reads nothing any more",
-        "--bs 128k --iodepth 32",
+        "--rw randread --bs 128k --iodepth 32",
     ),
     (
         Vice::Segments,
         "sends segments of 1 byte, 5,000 a second",
-        "--bs 512 --iodepth 32",
+        "--rw randread --bs 512 --iodepth 32",
+    ),
+    (
+        Vice::NoWriter,
+        "begins 2,304 writes of 128 KiB, ends none",
+        "--rw randwrite --bs 128k --iodepth 32 --connections 72",
     ),
 ];
 
@@ -78,10 +85,11 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
         "with it elsewhere",
         "with it at their target",
         "goal",
-        "RSS grew by",
+        "RSS grew by, meanwhile",
     ]);
     for (vice, what, load) in VICES {
         let before = ours.rss_kib()?;
+        let mut most = before;
         let mut rounds = Vec::new();
         for _ in 0..suite.rounds() {
             let mut round = Vec::new();
@@ -90,10 +98,11 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
                 let _offender = offender.transpose()?;
                 let words = format!("{} --rw randread --bs 4k --iodepth 32 --hipri", ours.url);
                 round.extend(bench_on(&suite.cores, &words, suite.turn())?);
+                most = most.max(ours.rss_kib()?);
             }
             rounds.push(round);
         }
-        let grown = ours.rss_kib()?.saturating_sub(before);
+        let grown = most - before;
         let [(alone, _), (_, elsewhere), (_, here)] = against_first(&rounds)[..] else {
             anyhow::bail!("three turns, and not three figures");
         };
@@ -116,7 +125,7 @@ pub(crate) fn run(suite: &Suite) -> anyhow::Result<String> {
         text,
         "`nvmf target {WORDS}` on one core; `nvmf bench URL --rw randread --bs 4k --iodepth 32 --hipri` on another is the\n\
          others. The bad host is another `nvmf bench`, on that core too, whose connections go through a relay that makes them bad; it\n\
-         reads 128 KiB at QD 32, or 512 bytes. Two processes more on a core cost something wherever they connect to: *elsewhere* is\n\
+         reads 128 KiB at QD 32, or 512 bytes, or fills all buffers of the worker (256 MiB) with writes. Two processes more on a core cost something wherever they connect to: *elsewhere* is\n\
          another target process on the same core, which does not poll.\n\n{table}"
     )?;
     Ok(text)
@@ -136,7 +145,7 @@ impl Offender {
         let url = target
             .url
             .replace(&target.address()?.to_string(), &relay.address.to_string());
-        let words = format!("bench {url} --rw randread {load} --runtime 60 --eta never");
+        let words = format!("bench {url} {load} --runtime 60 --eta never");
         let mut command = nvmf(words.split_whitespace());
         command
             .stdin(Stdio::null())
@@ -208,7 +217,7 @@ fn join(
         socket2::Type::STREAM,
         None,
     )?;
-    if vice != Vice::Segments {
+    if matches!(vice, Vice::SlowReader | Vice::NoReader) {
         // Before it connects, or the window is larger already.
         socket.set_recv_buffer_size(16 << 10)?;
     }
@@ -233,6 +242,7 @@ fn join(
         Vice::SlowReader => (Way::Free, Way::Slow),
         Vice::NoReader => (Way::Free, Way::Never),
         Vice::Segments => (Way::Bytewise, Way::Free),
+        Vice::NoWriter => (Way::Never, Way::Free),
     };
     pipe(&host, &peer, there)?;
     pipe(&peer, &host, back)
@@ -254,11 +264,13 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, way: Way, stop: &AtomicBool) {
     let mut buffer = vec![0; 4096];
     let mut passed = 0;
     while !stop.load(Ordering::Relaxed) {
-        if passed >= FREE && matches!(way, Way::Slow | Way::Never) {
-            thread::sleep(Duration::from_millis(10));
-            if way == Way::Never {
+        match way {
+            Way::Slow if passed >= FREE => thread::sleep(Duration::from_millis(10)),
+            Way::Never if passed >= FREE => {
+                thread::sleep(Duration::from_millis(100));
                 continue;
             }
+            _ => {}
         }
         let received = match from.read(&mut buffer) {
             Ok(0) => return,

@@ -235,6 +235,16 @@ impl Conn {
         }
     }
 
+    /// The next PDU, if it begins in time.
+    #[track_caller]
+    pub(crate) fn read_pdu_within(&mut self, time: Duration) -> Option<Pdu> {
+        let set = |timeout| self.stream.set_read_timeout(Some(timeout));
+        set(time).expect("a timeout");
+        let peeked = self.stream.peek(&mut [0]);
+        set(PATIENCE).expect("a timeout");
+        peeked.is_ok().then(|| self.read_pdu())
+    }
+
     /// The next PDU, or why there is none. A malformed one panics.
     pub(crate) fn try_read_pdu(&mut self) -> Result<Pdu, End> {
         let mut head = vec![0; 8];
