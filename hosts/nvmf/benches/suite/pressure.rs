@@ -61,7 +61,7 @@ const VICES: [(Vice, &str, &str); 4] = [
     (
         Vice::NoWriter,
         "begins 2,304 writes of 128 KiB, ends none",
-        "--rw randwrite --bs 128k --iodepth 32 --connections 72",
+        "--rw randwrite --bs 128k --iodepth 32 --connections 72 --controllers 9",
     ),
 ];
 
@@ -152,11 +152,14 @@ impl Offender {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let host = suite.cores.on(&suite.cores.host, || command.spawn())??;
-        let offender = Self {
+        let mut offender = Self {
             host,
             _relay: relay,
         };
         thread::sleep(HEAD_START);
+        if let Some(status) = offender.host.try_wait()? {
+            anyhow::bail!("the bad host has ended, {status}: nvmf {words}");
+        }
         Ok(offender)
     }
 }
