@@ -94,6 +94,8 @@ enum Operation {
     Close { at: u8 },
     /// The raw host is gone.
     Leave,
+    /// The next message of a host's queue, or of the raw host, breaks off.
+    BreakOff { at: u8 },
 }
 
 /// Runs the input as an [`Arbitrary`] scenario.
@@ -286,6 +288,13 @@ impl World {
                 }
             }
             Operation::Leave => self.leave(),
+            Operation::BreakOff { at } => {
+                let link = self.link(at).map(|link| self.ends.queue_pairs(link).0);
+                let raw = self.raw.as_ref().map(|raw| raw.qp);
+                if let Some(qp) = raw.or(link) {
+                    self.ends.fabric.break_off(qp);
+                }
+            }
         }
     }
 

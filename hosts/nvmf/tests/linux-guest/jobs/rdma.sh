@@ -12,7 +12,7 @@ expect "$DEVICE""0.*ACTIVE" rdma link
 rdma resource show >/tmp/before
 
 step "the contract of Verbs and Cm"
-expect '^PASS receives that broken messages took come back' ./contract $ADDRESS:4420 100
+expect '^PASS receives that broken messages took are missed, and come back' ./contract $ADDRESS:4420 100
 
 step "nothing is left of it"
 rdma resource show >/tmp/after
