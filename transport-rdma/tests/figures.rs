@@ -1,5 +1,6 @@
 //! Figures that need no network card: what each I/O costs in work requests and
-//! completions, and how much memory waits to be received into.
+//! completions, how often it crosses the fabric, and how much memory waits to be
+//! received into.
 //!
 //! `cargo test -p nvmf-rdma --test figures -- --nocapture` prints the tables.
 use std::time::Duration;
@@ -124,6 +125,47 @@ fn work_requests_and_completions_per_io() {
     assert_eq!(*inline, per(1.0, 1.0, 0.0, 0.0));
     // A READ and its completion more.
     assert_eq!(*fetched, per(2.0, 1.0, 0.0, 1.0));
+}
+
+/// How often a command crosses the fabric, one way or the other, until its host has the
+/// response: all takes no time but that.
+fn crossings(opcode: IoOpcode, bytes: u32, inline_data: u32) -> u128 {
+    let once = Duration::from_micros(1);
+    let mut ends = RdmaEnds::new(Choices {
+        inline_data,
+        latency: once,
+        ..Choices::default()
+    });
+    assert!(session(&mut ends).is_whole());
+    ends.configure(IO, 7, inline_data);
+    let sqe = command::blocks(opcode, Nsid(1), 0, bytes / 512);
+    let payload = match opcode {
+        IoOpcode::Read => Payload::Read(bytes),
+        _ => Payload::Write(vec![7; bytes as usize]),
+    };
+    let begun = ends.now();
+    assert!(ends.submit(IO, &sqe, payload, 1));
+    ends.flow();
+    let seen = ends.poll_seen().expect("it completes");
+    assert!(matches!(seen.happened, Happened::Completed { cqe, .. } if cqe.status().is_success()));
+    seen.when.since(begun).as_nanos() / once.as_nanos()
+}
+
+#[test]
+fn writes_that_fit_a_capsule_save_a_round_trip() {
+    println!("| crossings of the fabric | write, 4 KiB inline | write, 16 KiB inline | read |");
+    println!("|---|---|---|---|");
+    for bytes in [512, 4096, 8192, 16384, 32768] {
+        let writes = [4096, 16384].map(|inline| {
+            let count = crossings(IoOpcode::Write, bytes, inline);
+            // The capsule and the response, and before that READ and what it brings.
+            assert_eq!(count, if bytes <= inline { 2 } else { 4 }, "{bytes}");
+            count
+        });
+        let read = crossings(IoOpcode::Read, bytes, 4096);
+        assert_eq!(read, 2);
+        println!("| {bytes} bytes | {} | {} | {read} |", writes[0], writes[1]);
+    }
 }
 
 /// Bytes that wait to be received into, with so many connections of 32 entries.

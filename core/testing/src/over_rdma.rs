@@ -26,8 +26,6 @@ pub const LISTENER: Address = Address(1);
 const MAX_ROUNDS: usize = 100_000;
 /// Bytes of a host's buffer: more than a command moves.
 const HOST_BUFFER: u32 = 1 << 15;
-/// Bytes of data that may be inside a capsule, whatever the target tells hosts.
-const INLINE_DATA: u32 = 4096;
 
 /// Buffers of a pool that grows.
 pub struct Pooled {
@@ -88,6 +86,10 @@ pub struct Choices {
     pub reads: u8,
     /// Completions taken at a time.
     pub budget: usize,
+    /// Bytes of data that may be inside a capsule, whatever the target tells hosts.
+    pub inline_data: u32,
+    /// How long everything takes each way, at least.
+    pub latency: Duration,
 }
 
 impl Default for Choices {
@@ -98,6 +100,8 @@ impl Default for Choices {
             key: Key::Window,
             reads: 16,
             budget: 16,
+            inline_data: 4096,
+            latency: Duration::ZERO,
         }
     }
 }
@@ -201,7 +205,7 @@ impl RdmaEnds {
         let register = |nic: &mut Nic, bytes: usize, access| {
             nic.register(vec![0; bytes], access).expect("makes sense")
         };
-        let capsule = 64 + INLINE_DATA;
+        let capsule = 64 + choices.inline_data;
         let mut region = register(&mut nic, (capsule * choices.count) as usize, Access::LOCAL);
         while let Some(memory) = nic.carve(&mut region, capsule) {
             assert!(worker.add_receive(&mut nic, memory).is_none());
@@ -430,6 +434,7 @@ impl Ends for RdmaEnds {
             key: random.one_of(&[Key::Region, Key::Window]),
             reads: random.one_of(&[1, 2, 16]),
             budget: random.one_of(&[1, 4, 16, 64]),
+            ..Choices::default()
         })
     }
 
@@ -443,7 +448,7 @@ impl Ends for RdmaEnds {
 
     fn connect(&mut self, wanted: &Wanted, latency: Duration) -> usize {
         let at = self.links.len();
-        self.fabric.set_latency(latency);
+        self.fabric.set_latency(latency.max(self.choices.latency));
         let config = HostConfig {
             tag: u32::try_from(at).expect("a few"),
             qid: wanted.qid,
@@ -497,7 +502,7 @@ impl Ends for RdmaEnds {
     fn configure(&mut self, link: usize, commands: usize, inline_data: u32) {
         let link = &mut self.links[link];
         link.depth = commands;
-        link.inline_data = inline_data.min(INLINE_DATA);
+        link.inline_data = inline_data.min(self.choices.inline_data);
         link.queue.configure(link.inline_data);
     }
 

@@ -142,6 +142,7 @@ impl World {
             },
             reads: 1 + scenario.reads % 16,
             budget: 1 + usize::from(scenario.budget % 64),
+            ..Choices::default()
         });
         ends.target().limits.inline_data = 4096;
         let spoil = Rc::new(Cell::new(None));
