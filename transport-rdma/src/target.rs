@@ -131,9 +131,10 @@ struct Link<M: Cm, S: Storage, H> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Open,
-    /// Nothing goes out any more. Its commands end; then the host hears of the end, or is
-    /// answered.
+    /// Nothing goes out any more, and its commands end.
     Ending,
+    /// They ended, and the host has heard of the end, or was answered.
+    Over,
 }
 
 /// How long the host of a connection that closes may take to receive the last responses.
@@ -191,10 +192,7 @@ where
             self.completed(completion, &mut device, env);
             taken += 1;
         }
-        if taken < budget {
-            // Nothing of those that end is still to come.
-            self.forget(&mut device, env);
-        }
+        self.forget(taken < budget, &mut device, env);
         let mut events = 0;
         while events < budget
             && let Some(event) = device.cm.poll(now)
@@ -590,20 +588,26 @@ where
             .flatten()
     }
 
-    /// Connections that end, and that nobody has anything of, are disconnected and forgotten.
-    fn forget<E>(&mut self, device: &mut Device<'_, M>, env: &mut E)
+    /// Connections that end, and that nobody has anything of, are disconnected; and, once
+    /// `all_seen`, so that nothing of them is still to come, forgotten.
+    fn forget<E>(&mut self, all_seen: bool, device: &mut Device<'_, M>, env: &mut E)
     where
         E: Surroundings<Memory<M>, Controller = H>,
     {
         let links = self.links.as_mut();
-        let mut drained = |tag: &u32| {
-            let link = links.get_mut(*tag as usize)?;
-            link.take_if(|link| link.machine.is_drained())
+        let mut over = |tag: &u32| {
+            let place = links.get_mut(*tag as usize)?;
+            let link = place.as_mut().filter(|link| link.machine.is_drained())?;
+            if link.state == State::Ending {
+                link.state = State::Over;
+                device.cm.disconnect(device.verbs, link.qp);
+            }
+            let link = place.take_if(|_| all_seen)?;
+            device.cm.destroy(device.verbs, link.qp);
+            Some(link)
         };
         let mut forgotten = 0;
-        while let Some((tag, link)) = self.ending.take_first(&mut drained) {
-            device.cm.disconnect(device.verbs, link.qp);
-            device.cm.destroy(device.verbs, link.qp);
+        while let Some((tag, link)) = self.ending.take_first(&mut over) {
             env.closed(tag, link.machine.identity(), link.machine.closing());
             forgotten += 1;
         }

@@ -182,7 +182,8 @@ impl SharedReceives {
         } else {
             0
         };
-        self.watched = self.watch(limit);
+        // A device that forgets the limit at once has none.
+        self.watched = self.watch(limit) && !self.fell_below();
         self.least = self.now;
         lost
     }
@@ -195,7 +196,7 @@ impl SharedReceives {
         unsafe { query(self.raw(), &mut attributes) == 0 && attributes.limit == 0 }
     }
 
-    /// Sets the limit. Not all devices have one.
+    /// Sets the limit. False where devices have none.
     fn watch(&self, limit: u32) -> bool {
         let mut attributes = sys::SrqAttr {
             limit,
