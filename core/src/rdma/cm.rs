@@ -4,6 +4,9 @@ use super::Fault;
 use crate::wire::cm::{CmRep, CmReq, CmStatus};
 use crate::wire::ids::{Cntlid, Qid};
 
+/// The least entries of a queue: with one it holds no command, and Connect refuses it (SQSIZE 0).
+const LEAST_ENTRIES: u16 = 2;
+
 /// What a target has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
@@ -52,7 +55,7 @@ impl Asked {
         };
         let commands = u16::try_from(req.host_sends())
             .ok()
-            .filter(|commands| *commands <= entries)
+            .filter(|commands| (LEAST_ENTRIES..=entries).contains(commands))
             .ok_or(CmStatus::InvalidHsqsize)?;
         if req.host_receives() == 0 {
             return Err(CmStatus::InvalidHrqsize);
@@ -137,7 +140,7 @@ mod tests {
         for cntlid in [0, 0xFFFF] {
             assert_eq!(judge([0, 1, 128, 127, cntlid]).unwrap().cntlid, None);
         }
-        assert_eq!(judge([0, 0, 1, 0, 5]).unwrap().cntlid, None);
+        assert_eq!(judge([0, 0, 1, 1, 5]).unwrap().cntlid, None);
     }
 
     #[test]
@@ -148,6 +151,8 @@ mod tests {
             ([0, 5, 128, 127, 0], S::InvalidQid),
             ([0, 0xFFFF, 128, 127, 0], S::InvalidQid),
             ([0, 0, 32, 32, 0], S::InvalidHsqsize),
+            ([0, 0, 32, 0, 0], S::InvalidHsqsize),
+            ([0, 1, 128, 0, 0], S::InvalidHsqsize),
             ([0, 1, 128, 128, 0], S::InvalidHsqsize),
             ([0, 1, 128, 0xFFFF, 0], S::InvalidHsqsize),
             ([0, 0, 0, 31, 0], S::InvalidHrqsize),

@@ -28,6 +28,8 @@ copy() {
 }
 copy_passes() { wait $copy || { cat /tmp/copied; fail "the copy failed"; }; grep -E 'WARN|copied' /tmp/copied; }
 verified() { expect 'read back what was written: the same' ./nvmf bench "$@" --rw randwrite --numjobs 2 --size 8M --verify --eta never; }
+# asked ANSWER READS FIELD...: what who listens answers to a request for a connection (examples/request.rs).
+asked() { local answer=$1; shift; expect "^$answer\$" ./request $ADDRESS:4420 "$@"; }
 # speed INLINE RW BLOCK [OPTION...]
 speed() {
   local inline=$1 rw=$2 bs=$3; shift 3
@@ -60,6 +62,21 @@ expect '"trtype":"rdma"' ./nvmf discover $AT --output json
 expect "$ADDRESS:4420/$NQN\?nsid=1" ./nvmf list $AT
 rmdir "$referral"; unlisten 4421
 refuse "nothing listens on $ADDRESS:4421" ./nvmf discover $AT:4421
+
+step "requests for connections: the kernel's answers"
+asked 'CM REP recfmt 0 crqsize 32' 16 0 0 32 31 0
+asked 'CM REJ recfmt 0 sts Invalid RECFMT' 16 1 0 32 31 0
+asked 'CM REJ recfmt 0 sts Invalid HSQSIZE' 16 0 0 33 32 0
+# What it lets in, and we do not: no private data, a QID that there is not, HSQSIZE 0, HRQSIZE 0, no READ, a controller that there is not.
+asked 'CM REP recfmt 0 crqsize 1' 16
+asked 'CM REP recfmt 0 crqsize 128' 16 0 65535 128 127 0
+asked 'CM REP recfmt 0 crqsize 1' 16 0 0 32 0 0
+asked 'CM REP recfmt 0 crqsize 32' 16 0 0 0 31 0
+asked 'CM REP recfmt 0 crqsize 32' 0 0 0 32 31 0
+asked 'CM REP recfmt 0 crqsize 128' 16 0 1 128 127 32767
+# It tries to have the memory for as many commands.
+allow 'WARNING: .* mm/page_alloc|Modules linked in|Call Trace|nvmet_rdma_cm_handler'
+asked 'CM REJ recfmt 0 sts No Resources' 16 0 1 128 65535 0
 
 step "id-ctrl, id-ns"
 expect '^ioccsz: 1028' ./nvmf id-ctrl "$AT/$NQN"
@@ -129,4 +146,25 @@ for key in region window; do
   done
 done
 refuse 'offers: nqn' ./nvmf id-ctrl $AT/nqn.2024-01.test:other
+
+step "requests for connections: our answers"
+asked 'CM REP recfmt 0 crqsize 32' 16 0 0 32 31 0
+asked 'CM REJ recfmt 0 sts Invalid RECFMT' 16 1 0 32 31 0
+for qid in 129 65535; do asked 'CM REJ recfmt 0 sts Invalid QID' 16 0 $qid 128 127 0; done
+for hsqsize in 0 32 65535; do asked 'CM REJ recfmt 0 sts Invalid HSQSIZE' 16 0 0 32 $hsqsize 0; done
+for hsqsize in 0 65535; do asked 'CM REJ recfmt 0 sts Invalid HSQSIZE' 16 0 1 128 $hsqsize 0; done
+asked 'CM REJ recfmt 0 sts Invalid HRQSIZE' 16 0 0 0 31 0
+asked 'CM REJ recfmt 0 sts Invalid IRD' 0 0 0 32 31 0
+asked 'CM REJ recfmt 0 sts Invalid CNTLID' 16 0 1 128 127 32767
+# RoCE fills private data up with zeroes to 56 bytes: nothing is too short, but it may lack what is to be in it.
+asked 'CM REP recfmt 0 crqsize 32' 16 0 0 32 31
+asked 'CM REJ recfmt 0 sts Invalid HSQSIZE' 16 0 0 32
+asked 'CM REJ recfmt 0 sts Invalid HSQSIZE' 16
+# The QID of a queue that is connected.
+./nvmf connect "$AT/$NQN" --watch >/tmp/events 2>&1 & watch=$!
+until_true 10 grep -q 'qid=1 ' /tmp/target
+cntlid=$(sed -n "s/.*cntlid=\([0-9]*\) qid=1 .*/\1/p" /tmp/target | tail -1)
+[ "$cntlid" ] || { cat /tmp/target; fail "no CNTLID"; }
+asked 'CM REJ recfmt 0 sts Invalid QID' 16 0 1 128 127 $cntlid
+kill -INT $watch; wait $watch || :
 kill $target; wait $target || { cat /tmp/target; fail "the target ended with status $?"; }
