@@ -3,14 +3,17 @@ use core::ffi::{CStr, c_int};
 use core::fmt;
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, Ordering};
+use std::format;
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::string::String;
-use std::sync::Arc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
 
+use rustix::fs::{fstat, major, minor};
 use rustix::io::{DupFlags, dup3};
 use socket2::SockAddr;
 
@@ -54,24 +57,46 @@ impl From<Missing> for OpenError {
 }
 
 /// An RDMA device, which stays open as long as this is there.
-#[derive(Clone)]
-pub struct Device(Arc<Opened>);
-
-struct Opened {
+pub struct Device {
     library: &'static Library,
     context: *mut sys::Context,
     attributes: sys::DeviceAttr,
-    /// librdmacm's list of open devices: what is on it stays open.
-    list: *mut *mut sys::Context,
-    /// The device was removed.
-    removed: AtomicBool,
 }
 
-// SAFETY: a device's context may be used from all threads at once (ibv_open_device(3)),
-// and the list is only freed, by whoever is last.
-unsafe impl Send for Opened {}
+// SAFETY: a device's context may be used from all threads at once (ibv_open_device(3)).
+unsafe impl Send for Device {}
 // SAFETY: as above.
-unsafe impl Sync for Opened {}
+unsafe impl Sync for Device {}
+
+/// A device that librdmacm has opened: once for all who use it, and until it is told that there
+/// is no such device any more.
+struct Opened {
+    library: &'static Library,
+    context: *mut sys::Context,
+    /// librdmacm's list of open devices: what is on it stays valid.
+    list: *mut *mut sys::Context,
+    /// Where the system shows the device, if it does.
+    shown: Option<PathBuf>,
+    users: usize,
+    /// The device was removed.
+    removed: bool,
+}
+
+// SAFETY: as of `Device`; the list is only freed.
+unsafe impl Send for Opened {}
+
+/// All that are open, whether somebody uses them or not.
+static OPENED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
+
+fn opened() -> MutexGuard<'static, Vec<Opened>> {
+    // A panic elsewhere does not make it worse than it is.
+    OPENED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Closes devices that are removed, and that nobody uses.
+fn close_removed(opened: &mut Vec<Opened>) {
+    opened.retain(|it| it.users > 0 || !it.is_removed());
+}
 
 impl Device {
     /// The device that has the local address, for listening there.
@@ -125,46 +150,46 @@ impl Device {
         ));
         // SAFETY: `id` is valid until rdma_destroy_id.
         let context = unsafe { (*id).verbs };
-        // Taken while `id` holds the device open.
-        // SAFETY: it may be called at any time; without a count there is none.
-        let list = unsafe { (cm.rdma_get_devices)(ptr::null_mut()) };
+        let device = bound.and_then(|()| Self::of(library, context));
         // SAFETY: `id` is not used after this.
         unsafe { (cm.rdma_destroy_id)(id) };
-        let opened = bound.and_then(|()| {
-            if context.is_null() || list.is_null() {
-                return Err(io::ErrorKind::AddrNotAvailable.into());
-            }
-            let mut attributes = MaybeUninit::uninit();
-            // SAFETY: the list keeps `context` open; the attributes are written as a whole.
-            match unsafe { (library.verbs.ibv_query_device)(context, attributes.as_mut_ptr()) } {
-                // SAFETY: it was written.
-                0 => Ok(unsafe { attributes.assume_init() }),
-                error => Err(io::Error::from_raw_os_error(error)),
-            }
-        });
-        match opened {
-            Ok(attributes) => Ok(Self(Arc::new(Opened {
-                library,
-                context,
-                attributes,
-                list,
-                removed: AtomicBool::new(false),
-            }))),
-            Err(error) => {
-                if !list.is_null() {
-                    // SAFETY: it is from rdma_get_devices.
-                    unsafe { (cm.rdma_free_devices)(list) };
-                }
-                Err(no_device(error))
-            }
+        // Of a device that is being removed this may be all that anybody notices.
+        close_removed(&mut opened());
+        device.map_err(no_device)
+    }
+
+    /// The device of a context that an identifier keeps open.
+    fn of(library: &'static Library, context: *mut sys::Context) -> io::Result<Self> {
+        if context.is_null() {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
         }
+        let mut attributes = MaybeUninit::uninit();
+        // SAFETY: `context` is open; the attributes are written as a whole.
+        let attributes = match unsafe {
+            (library.verbs.ibv_query_device)(context, attributes.as_mut_ptr())
+        } {
+            // SAFETY: it was written.
+            0 => unsafe { attributes.assume_init() },
+            error => return Err(io::Error::from_raw_os_error(error)),
+        };
+        let mut opened = opened();
+        match opened.iter_mut().find(|it| it.context == context) {
+            Some(it) if it.removed => return Err(io::ErrorKind::AddrNotAvailable.into()),
+            Some(it) => it.users += 1,
+            None => opened.push(Opened::new(library, context)?),
+        }
+        Ok(Self {
+            library,
+            context,
+            attributes,
+        })
     }
 
     /// The device's name, such as `rxe0` or `mlx5_0`.
     #[must_use]
     pub fn name(&self) -> String {
         // SAFETY: the context is open, and so its device is there.
-        let name = unsafe { (self.library().verbs.ibv_get_device_name)((*self.0.context).device) };
+        let name = unsafe { (self.library.verbs.ibv_get_device_name)((*self.context).device) };
         // SAFETY: it is a string of the device's.
         unsafe { CStr::from_ptr(name) }
             .to_string_lossy()
@@ -175,42 +200,92 @@ impl Device {
     #[must_use]
     pub fn completion_vectors(&self) -> u32 {
         // SAFETY: the context is open.
-        unsafe { (*self.0.context).completion_vectors }.unsigned_abs()
+        unsafe { (*self.context).completion_vectors }.unsigned_abs()
     }
 
     pub(super) fn library(&self) -> &'static Library {
-        self.0.library
+        self.library
     }
 
     pub(super) fn context(&self) -> *mut sys::Context {
-        self.0.context
+        self.context
+    }
+
+    pub(super) fn attributes(&self) -> &sys::DeviceAttr {
+        &self.attributes
     }
 
     /// The device was removed.
     pub(super) fn remove(&self) {
-        self.0.removed.store(true, Ordering::Relaxed);
+        self.with_opened(|it| it.removed = true);
     }
 
-    pub(super) fn attributes(&self) -> &sys::DeviceAttr {
-        &self.0.attributes
+    fn with_opened(&self, change: impl FnOnce(&mut Opened)) {
+        let mut opened = opened();
+        if let Some(it) = opened.iter_mut().find(|it| it.context == self.context) {
+            change(it);
+        }
+        close_removed(&mut opened);
+    }
+}
+
+impl Clone for Device {
+    fn clone(&self) -> Self {
+        self.with_opened(|it| it.users += 1);
+        Self { ..*self }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.with_opened(|it| it.users -= 1);
+    }
+}
+
+impl Opened {
+    /// For a first user, while somebody keeps `context` open.
+    fn new(library: &'static Library, context: *mut sys::Context) -> io::Result<Self> {
+        // SAFETY: it may be called at any time; without a count there is none.
+        let list = unsafe { (library.cm.rdma_get_devices)(ptr::null_mut()) };
+        if list.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the context is open.
+        let file = unsafe { BorrowedFd::borrow_raw((*context).cmd_fd) };
+        let shown = fstat(file).ok().map(|file| {
+            let (major, minor) = (major(file.st_rdev), minor(file.st_rdev));
+            PathBuf::from(format!("/sys/dev/char/{major}:{minor}"))
+        });
+        Ok(Self {
+            library,
+            context,
+            list,
+            shown: shown.filter(|path| path.exists()),
+            users: 1,
+            removed: false,
+        })
+    }
+
+    /// Whether an event said so; or the system does not show the device any more, because it
+    /// waits for its files to be closed.
+    fn is_removed(&self) -> bool {
+        self.removed || self.shown.as_ref().is_some_and(|path| !path.exists())
     }
 }
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        if self.removed.load(Ordering::Relaxed) {
-            // librdmacm keeps the context as long as no other device comes, and the kernel keeps
-            // the device, and whoever removes it waiting, as long as its files are open.
-            // SAFETY: the context is open, and nobody uses it any more.
-            let context = unsafe { &*self.context };
-            for fd in [context.cmd_fd, context.async_fd] {
-                // SAFETY: the context's file, which stays the library's.
-                let mut file = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
-                // Where this fails, the removal waits for the process to end.
-                let _ = empty().and_then(|empty| Ok(dup3(empty, &mut file, DupFlags::CLOEXEC)?));
-            }
+        // librdmacm keeps the context as long as no other device comes, and the kernel keeps
+        // the device, and whoever removes it waiting, as long as its files are open.
+        // SAFETY: the context is open, and nobody uses it any more.
+        let context = unsafe { &*self.context };
+        for fd in [context.cmd_fd, context.async_fd] {
+            // SAFETY: the context's file, which stays the library's.
+            let mut file = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
+            // Where this fails, the removal waits for the process to end.
+            let _ = empty().and_then(|empty| Ok(dup3(empty, &mut file, DupFlags::CLOEXEC)?));
         }
-        // SAFETY: whatever uses the context holds this.
+        // SAFETY: it is from rdma_get_devices, and whatever used the context is gone.
         unsafe { (self.library.cm.rdma_free_devices)(self.list) };
     }
 }
