@@ -25,6 +25,7 @@ struct End {
     cm: IbvCm,
     receives: Region,
     data: Region,
+    windowed: Region,
 }
 
 impl End {
@@ -41,16 +42,27 @@ impl End {
             region.map_err(|(_, error)| error).expect("registered")
         };
         let (receives, data) = (region(Access::LOCAL), region(Access::SHARED));
+        let windowed = region(Access::WINDOWED);
         Self {
             verbs,
             cm,
             receives,
             data,
+            windowed,
         }
     }
 
     fn buffer(&mut self, fill: impl Fn(usize) -> u8) -> Buffer {
-        let buffer = self.verbs.carve(&mut self.data, DATA);
+        self.buffer_for(Key::Region, fill)
+    }
+
+    /// To be lent by `key`.
+    fn buffer_for(&mut self, key: Key, fill: impl Fn(usize) -> u8) -> Buffer {
+        let region = match key {
+            Key::Region => &mut self.data,
+            Key::Window => &mut self.windowed,
+        };
+        let buffer = self.verbs.carve(region, DATA);
         let mut buffer = buffer.expect("room in the region");
         for (at, byte) in buffer.as_mut().iter_mut().enumerate() {
             *byte = fill(at);
@@ -322,7 +334,7 @@ fn send_like(chain: &Chain<Buffer>) -> Chain<Buffer> {
 }
 
 fn read_and_write(target: &mut End, host: &mut End, (at_target, at_host): (Qp, Qp), key: Key) {
-    let lent = host.buffer(|at| (at / 3) as u8);
+    let lent = host.buffer_for(key, |at| (at / 3) as u8);
     let remote = host.verbs.lend(at_host, lent, DATA, Access::SHARED, key);
     let remote = remote.map_err(|(_, error)| error).expect("lent");
     let buffer = target.buffer(|_| 0);
@@ -376,7 +388,7 @@ fn read_and_write(target: &mut End, host: &mut End, (at_target, at_host): (Qp, Q
 }
 
 fn reclaimed_window(target: &mut End, host: &mut End, (at_target, at_host): (Qp, Qp)) {
-    let lent = host.buffer(|_| 0);
+    let lent = host.buffer_for(Key::Window, |_| 0);
     let remote = host
         .verbs
         .lend(at_host, lent, DATA, Access::SHARED, Key::Window);

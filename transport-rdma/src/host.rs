@@ -355,6 +355,7 @@ impl<M: Cm, S: Storage> Queue<M, S> {
                 let (tag, cqe) = self.ending.as_mut().get_mut(at)?.take()?;
                 Some(Event::Completed { tag, cqe, buffer })
             }
+            Ended::Lend => self.failed(outcome),
         }
     }
 

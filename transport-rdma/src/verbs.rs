@@ -38,6 +38,8 @@ pub struct Access {
     pub remote_read: bool,
     /// A peer that has the key may write it.
     pub remote_write: bool,
+    /// Windows may be bound to it.
+    pub windows: bool,
 }
 
 impl Access {
@@ -46,13 +48,41 @@ impl Access {
         local_write: true,
         remote_read: false,
         remote_write: false,
+        windows: false,
     };
     /// For a host's data, either way.
     pub const SHARED: Self = Self {
-        local_write: true,
         remote_read: true,
         remote_write: true,
+        ..Self::LOCAL
     };
+    /// For a host's data, which peers reach by windows alone.
+    pub const WINDOWED: Self = Self {
+        windows: true,
+        ..Self::LOCAL
+    };
+
+    /// For memory that is lent by this key, either way.
+    #[must_use]
+    pub const fn lent_by(key: Key) -> Self {
+        match key {
+            Key::Region => Self::SHARED,
+            Key::Window => Self::WINDOWED,
+        }
+    }
+
+    /// Whether memory with these rights may be lent by `key` with the rights `asked`: a region's
+    /// key has the region's rights, and a window may be written only where the device may write.
+    #[must_use]
+    pub const fn permits(self, key: Key, asked: Self) -> bool {
+        match key {
+            Key::Region => {
+                (self.remote_read || !asked.remote_read)
+                    && (self.remote_write || !asked.remote_write)
+            }
+            Key::Window => self.windows && (self.local_write || !asked.remote_write),
+        }
+    }
 }
 
 /// What a device can do, of which a worker has the whole.
@@ -194,6 +224,8 @@ pub enum Outcome {
     ReceiverNotReady,
     /// The peer did not answer.
     Unreachable,
+    /// A window could not be bound.
+    Bind,
     /// Anything else, in the provider's numbers.
     Other(u32),
 }
@@ -208,6 +240,7 @@ impl fmt::Display for Outcome {
             Self::RemoteInvalid => "remote invalid request",
             Self::ReceiverNotReady => "receiver not ready, retries exceeded",
             Self::Unreachable => "no answer, retries exceeded",
+            Self::Bind => "a memory window could not be bound",
             Self::Other(code) => return write!(f, "work completion status {code}"),
         })
     }
@@ -227,6 +260,8 @@ pub enum Ended {
     Chain,
     /// A buffer that was reclaimed: nobody else reaches it any more.
     Reclaim,
+    /// A buffer could not be lent, of no `id`: only what fails ends so, and the queue pair with it.
+    Lend,
 }
 
 /// A request that ended.
@@ -342,10 +377,11 @@ pub trait Verbs {
     ) -> Result<(), (Option<Self::Buffer>, Error)>;
 
     /// Lets the peer of `qp` reach the first `len` bytes of a buffer, from the
-    /// next chain that is posted there until the buffer is reclaimed.
+    /// next chain that is posted there until the buffer is reclaimed. A window that
+    /// the device cannot bind ends the queue pair, and [`Ended::Lend`] says so.
     ///
     /// # Errors
-    /// The buffer, and why not.
+    /// The buffer, and why not; what its region does not [permit](Access::permits) is invalid.
     fn lend(
         &mut self,
         qp: Self::Qp,

@@ -213,7 +213,11 @@ impl RdmaEnds {
         let size = 1 << 15;
         let region = register(&mut nic, 256 * size as usize, Access::LOCAL);
         let host = Host {
-            region: register(&mut host_nic, 256 * HOST_BUFFER as usize, Access::SHARED),
+            region: register(
+                &mut host_nic,
+                256 * HOST_BUFFER as usize,
+                Access::lent_by(choices.key),
+            ),
             responses: register(&mut host_nic, 1 << 20, Access::LOCAL),
             nic: host_nic,
             manager: host_manager,

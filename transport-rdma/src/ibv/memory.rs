@@ -99,10 +99,7 @@ impl Registered {
         memory: Memory,
         rights: Access,
     ) -> Result<Self, (Memory, Error)> {
-        let mut flags = access_flags(rights);
-        if domain.device.attributes().flags & sys::DEVICE_WINDOWS != 0 {
-            flags |= access::MW_BIND;
-        }
+        let flags = access_flags(rights);
         let start = memory.start.as_ptr().cast::<c_void>();
         // SAFETY: the memory is there until the region is dropped, which deregisters it first.
         let mr = unsafe {
@@ -230,6 +227,7 @@ pub(super) fn access_flags(rights: Access) -> core::ffi::c_uint {
         access::LOCAL_WRITE,
     ) | flag(rights.remote_read, access::REMOTE_READ)
         | flag(rights.remote_write, access::REMOTE_WRITE)
+        | flag(rights.windows, access::MW_BIND)
 }
 
 /// What `errno` says.

@@ -346,7 +346,7 @@ impl QueuePair {
                 mr: buffer.registered.mr.as_ptr(),
                 address: buffer.address(),
                 length: u64::from(len),
-                access: access_flags(access) & !sys::access::LOCAL_WRITE,
+                access: access_flags(access) & sys::access::REMOTE,
             },
             ..sys::SendWr::default()
         };

@@ -325,6 +325,7 @@ pub(super) mod access {
     pub(in super::super) const LOCAL_WRITE: c_uint = 1;
     pub(in super::super) const REMOTE_WRITE: c_uint = 1 << 1;
     pub(in super::super) const REMOTE_READ: c_uint = 1 << 2;
+    pub(in super::super) const REMOTE: c_uint = REMOTE_WRITE | REMOTE_READ;
     pub(in super::super) const MW_BIND: c_uint = 1 << 4;
 }
 
@@ -363,6 +364,7 @@ pub(super) mod status {
     pub(in super::super) const SUCCESS: c_int = 0;
     pub(in super::super) const LOCAL_LENGTH: c_int = 1;
     pub(in super::super) const FLUSHED: c_int = 5;
+    pub(in super::super) const BIND: c_int = 6;
     pub(in super::super) const REMOTE_INVALID_REQUEST: c_int = 9;
     pub(in super::super) const REMOTE_ACCESS: c_int = 10;
     pub(in super::super) const RETRIES_EXCEEDED: c_int = 12;

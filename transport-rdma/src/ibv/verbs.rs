@@ -80,11 +80,7 @@ impl Verbs for IbvVerbs {
         key: Key,
     ) -> Result<Remote, (Buffer, Error)> {
         let worker = &mut *lock(&self.worker);
-        let has = buffer.access;
-        if len > buffer.len
-            || access.remote_read && !has.remote_read
-            || access.remote_write && !has.remote_write
-        {
+        if len > buffer.len || !buffer.access.permits(key, access) {
             return Err((buffer, Error::Invalid));
         }
         let address = buffer.address();

@@ -255,19 +255,19 @@ impl Worker {
     }
 
     fn complete(tag: u32, posted: Posted, outcome: Outcome) -> Option<Completion<Buffer>> {
-        let (id, buffer) = match posted {
+        let (id, ended, buffer) = match posted {
             // Signalled all the same, so that the queue has room again.
             Posted::Chain {
                 signalled: false, ..
             } if outcome == Outcome::Success => return None,
-            Posted::Chain { id, buffer, .. } => (id, buffer),
-            // The chain after it says that the queue pair failed.
-            Posted::Bind => return None,
+            Posted::Chain { id, buffer, .. } => (id, Ended::Chain, buffer),
+            Posted::Bind if matches!(outcome, Outcome::Success | Outcome::Flushed) => return None,
+            Posted::Bind => (0, Ended::Lend, None),
         };
         Some(Completion {
             tag,
             id,
-            ended: Ended::Chain,
+            ended,
             outcome,
             buffer,
         })
@@ -460,6 +460,7 @@ fn outcome(status: i32) -> Outcome {
         status::SUCCESS => Outcome::Success,
         status::LOCAL_LENGTH => Outcome::Length,
         status::FLUSHED => Outcome::Flushed,
+        status::BIND => Outcome::Bind,
         status::REMOTE_INVALID_REQUEST => Outcome::RemoteInvalid,
         status::REMOTE_ACCESS => Outcome::RemoteAccess,
         status::RETRIES_EXCEEDED => Outcome::Unreachable,

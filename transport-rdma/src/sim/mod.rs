@@ -146,6 +146,11 @@ impl Fabric {
         self.0.borrow_mut().qp_mut(qp).breaks_off = true;
     }
 
+    /// The device cannot bind the next window of the queue pair.
+    pub fn fail_bind(&self, qp: Qp) {
+        self.0.borrow_mut().qp_mut(qp).bind_fails = true;
+    }
+
     /// The connection is gone: what is on its way is lost, and both ends notice.
     pub fn cut(&self, qp: Qp) {
         self.0.borrow_mut().cut(qp);

@@ -7,7 +7,7 @@ use nvmf_core::time::Instant;
 
 use super::Fabric;
 use super::memory::{Buffer, Region, Registration};
-use super::state::{Condition, Lent, Posted, Qp, QueuePair, State, Window};
+use super::state::{Condition, Happening, Lent, Posted, Qp, QueuePair, State, Window};
 use crate::verbs::{
     Access, Chain, Completion, Direction, Ended, Error, Key, Limits, Receiver, Verbs,
 };
@@ -185,7 +185,12 @@ impl Verbs for Nic {
         let statistics = &mut state.nodes[self.node].statistics;
         statistics.posts += 1;
         statistics.windows += u64::from(windows);
-        state.transmit(qp);
+        if windows > 0 && state.qp(qp).bind_fails {
+            let now = state.now;
+            state.schedule(now, Happening::Unbound(qp));
+        } else {
+            state.transmit(qp);
+        }
         Ok(())
     }
 
@@ -197,11 +202,9 @@ impl Verbs for Nic {
         access: Access,
         key: Key,
     ) -> Result<Remote, (Buffer, Error)> {
-        let rights = buffer.registration.access;
-        let within = (!access.remote_read || rights.remote_read)
-            && (!access.remote_write || rights.remote_write);
+        let permitted = buffer.registration.access.permits(key, access);
         let fits = len as usize <= buffer.bytes.len() && len > 0;
-        if !within || !fits || !self.is_local(&buffer, false) {
+        if !permitted || !fits || !self.is_local(&buffer, false) {
             return Err((buffer, Error::Invalid));
         }
         let mut state = self.fabric.0.borrow_mut();
@@ -276,6 +279,7 @@ impl Verbs for Nic {
         match queued.completion.ended {
             Ended::Receive { .. } => node.statistics.receives_completed += 1,
             Ended::Chain | Ended::Reclaim => node.statistics.chains_completed += 1,
+            Ended::Lend => {}
         }
         let it = state.qp_mut(queued.qp);
         it.taken -= queued.retires;

@@ -121,6 +121,8 @@ pub(super) struct QueuePair {
     pub(super) cut_at: Option<u64>,
     /// Its next SEND breaks off.
     pub(super) breaks_off: bool,
+    /// Its next window cannot be bound.
+    pub(super) bind_fails: bool,
     /// Its user knows of its end.
     pub(super) told: bool,
     /// It told its peer of the end, or answered it.
@@ -205,6 +207,8 @@ pub(super) enum Happening {
     Unreachable(Qp),
     Rejected(Qp, PrivateData),
     Established(Qp, Terms),
+    /// A window cannot be bound.
+    Unbound(Qp),
 }
 
 #[derive(Default)]
@@ -295,6 +299,7 @@ impl State {
             arrived: 0,
             cut_at: None,
             breaks_off: false,
+            bind_fails: false,
             told: false,
             said_bye: false,
             peer_ended: false,

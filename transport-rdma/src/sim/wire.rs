@@ -43,6 +43,12 @@ impl State {
                 self.refused(qp, Event::Rejected { qp, private_data });
             }
             Happening::Established(qp, terms) => self.established(qp, terms),
+            Happening::Unbound(qp) => {
+                if self.qp(qp).condition == Condition::Connected {
+                    self.complete(qp, 0, (Ended::Lend, Outcome::Bind), None, 0);
+                    self.fail(qp, Outcome::Flushed);
+                }
+            }
         }
     }
 

@@ -340,10 +340,35 @@ fn what_makes_no_sense_is_not_posted() {
         assert!(buffer.is_some(), "it comes back");
     }
     // Rights that the region has not.
-    let local = world.local_buffer(A, 512);
-    let (nic, qp) = world.end(A);
-    let lent = nic.lend(qp, local, 512, Access::SHARED, Key::Region);
-    assert_eq!(lent.unwrap_err().1, Error::Invalid);
+    let local = [(); 2].map(|()| world.local_buffer(A, 512));
+    let (shared, windowed) = (world.buffer(A, 512), world.windowed_buffer(A, 512));
+    let [first, second] = local;
+    for (buffer, key) in [
+        (first, Key::Region),
+        (second, Key::Window),
+        (shared, Key::Window),
+        (windowed, Key::Region),
+    ] {
+        let (nic, qp) = world.end(A);
+        let lent = nic.lend(qp, buffer, 512, Access::SHARED, key);
+        assert_eq!(lent.unwrap_err().1, Error::Invalid);
+    }
+}
+
+#[test]
+fn a_window_that_cannot_be_bound_ends_the_queue_pair_and_says_so() {
+    let mut world = World::new();
+    world.lend(A, 4096, Access::SHARED, Key::Window);
+    world.fabric.fail_bind(world.queue_pair(A));
+    world.receive(B, 64);
+    world.post(A, send(b"bind")).unwrap();
+    let failed = world.poll(A).unwrap();
+    assert_eq!((failed.ended, failed.outcome), (Ended::Lend, Outcome::Bind));
+    let flushed = world.poll(A).unwrap();
+    assert_eq!((flushed.id, flushed.outcome), (7, Outcome::Flushed));
+    let (_, error) = world.post(A, send(b"late")).unwrap_err();
+    assert_eq!(error, Error::NotConnected);
+    assert!(world.poll(B).is_none(), "nothing was sent");
 }
 
 #[test]

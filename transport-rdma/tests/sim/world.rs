@@ -26,6 +26,7 @@ struct End {
     manager: Manager,
     qp: Qp,
     shared: Region,
+    windowed: Region,
     local: Region,
 }
 
@@ -64,6 +65,7 @@ impl World {
         }
         let end = |mut nic: Nic, manager, qp| End {
             shared: nic.register(vec![0; 1 << 20], Access::SHARED).unwrap(),
+            windowed: nic.register(vec![0; 1 << 16], Access::WINDOWED).unwrap(),
             local: nic.register(vec![0; 4096], Access::LOCAL).unwrap(),
             nic,
             manager,
@@ -102,6 +104,11 @@ impl World {
         nic.carve(shared, len).expect("there is enough")
     }
 
+    pub(crate) fn windowed_buffer(&mut self, end: usize, len: u32) -> Buffer {
+        let End { nic, windowed, .. } = &mut self.ends[end];
+        nic.carve(windowed, len).expect("there is enough")
+    }
+
     pub(crate) fn local_buffer(&mut self, end: usize, len: u32) -> Buffer {
         let End { nic, local, .. } = &mut self.ends[end];
         nic.carve(local, len).expect("there is enough")
@@ -124,7 +131,10 @@ impl World {
     }
 
     pub(crate) fn lend(&mut self, end: usize, len: u32, access: Access, key: Key) -> Remote {
-        let buffer = self.buffer(end, len);
+        let buffer = match key {
+            Key::Region => self.buffer(end, len),
+            Key::Window => self.windowed_buffer(end, len),
+        };
         let (nic, qp) = self.end(end);
         nic.lend(qp, buffer, len, access, key).unwrap()
     }

@@ -26,6 +26,8 @@ copy() {
   ./nvmf copy /tmp/long "$DISK" --reconnect-delay 1 --verify "$@" >/tmp/copied 2>&1 & copy=$!
   sleep 2; kill -0 $copy || fail "the copy was over before"
 }
+# link_delete: takes the device away; that waits until nobody has its files open.
+link_delete() { begun=$(now); run timeout 30 rdma link delete "${DEVICE}0"; figure "the link is deleted under load in $(since "$begun") s"; }
 copy_passes() { wait $copy || { cat /tmp/copied; fail "the copy failed"; }; grep -E 'WARN|copied' /tmp/copied; }
 verified() { expect 'read back what was written: the same' ./nvmf bench "$@" --rw randwrite --numjobs 2 --size 8M --verify --eta never; }
 # asked ANSWER READS FIELD...: what who listens answers to a request for a connection (examples/request.rs).
@@ -124,6 +126,14 @@ until_true 30 grep -q ' reconnected' /tmp/events
 cat /tmp/events
 kill -INT $watch; wait $watch || :
 
+step "the link is deleted under load and made again"
+allow 'nvmet_rdma: Removing queue'
+copy
+link_delete
+unlisten 4420; link_add; listen 4420 16384
+copy_passes
+until_true 30 as_before
+
 for inline in 4096 16384; do
   unlisten 4420; listen 4420 $inline
   step "how fast, $inline bytes in capsules"
@@ -167,4 +177,10 @@ cntlid=$(sed -n "s/.*cntlid=\([0-9]*\) qid=1 .*/\1/p" /tmp/target | tail -1)
 [ "$cntlid" ] || { cat /tmp/target; fail "no CNTLID"; }
 asked 'CM REJ recfmt 0 sts Invalid QID' 16 0 1 128 127 $cntlid
 kill -INT $watch; wait $watch || :
+
+step "our own target: the link is deleted under load and made again"
+copy
+link_delete; link_add
+copy_passes
+grep -q 'the RDMA device is gone' /tmp/target || fail "the target did not notice"
 kill $target; wait $target || { cat /tmp/target; fail "the target ended with status $?"; }

@@ -164,7 +164,7 @@ impl RdmaQueue {
             verbs,
             cm,
             line,
-            bounce: Bounce::default(),
+            bounce: Bounce::new(key),
             commands: Commands::default(),
             shapes: Vec::new(),
             free: Vec::new(),

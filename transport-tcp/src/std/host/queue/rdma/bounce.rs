@@ -3,7 +3,7 @@
 //! It is registered when commands first need it, in pieces that serve several, and stays until
 //! the queue is dropped: as much as the most that was under way at a time.
 use nvmf_rdma::ibv::{Buffer, IbvVerbs, Memory};
-use nvmf_rdma::verbs::{Access, Verbs};
+use nvmf_rdma::verbs::{Access, Key, Verbs};
 
 /// The smallest buffer, in bytes. Each class has buffers of twice the size of the one before.
 const SMALLEST: usize = 4096;
@@ -15,12 +15,20 @@ const CLASSES: usize = 13;
 const REGION: usize = 256 * 1024;
 
 /// Buffers that no command has, by class.
-#[derive(Default)]
 pub(super) struct Bounce {
     free: [Vec<Buffer>; CLASSES],
+    access: Access,
 }
 
 impl Bounce {
+    /// Of memory that is lent by this key.
+    pub(super) fn new(key: Key) -> Self {
+        Self {
+            free: Default::default(),
+            access: Access::lent_by(key),
+        }
+    }
+
     /// A buffer of `len` bytes or more. `None`: the system lets no more memory be registered.
     pub(super) fn take(&mut self, verbs: &mut IbvVerbs, len: u32) -> Option<Buffer> {
         let class = class(len as usize);
@@ -40,7 +48,7 @@ impl Bounce {
 
     fn grow(&mut self, verbs: &mut IbvVerbs, class: usize) {
         let size = SMALLEST << class;
-        match verbs.register(Memory::new(size.max(REGION)), Access::SHARED) {
+        match verbs.register(Memory::new(size.max(REGION)), self.access) {
             Ok(mut region) => {
                 // 16 MiB at most.
                 while let Some(buffer) = verbs.carve(&mut region, size as u32) {
