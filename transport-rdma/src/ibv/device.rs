@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::string::String;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 use rustix::fs::{fstat, major, minor};
@@ -60,7 +60,7 @@ impl From<Missing> for OpenError {
 pub struct Device {
     library: &'static Library,
     context: *mut sys::Context,
-    attributes: sys::DeviceAttr,
+    attributes: Arc<sys::DeviceAttr>,
 }
 
 // SAFETY: a device's context may be used from all threads at once (ibv_open_device(3)).
@@ -165,13 +165,12 @@ impl Device {
         }
         let mut attributes = MaybeUninit::uninit();
         // SAFETY: `context` is open; the attributes are written as a whole.
-        let attributes = match unsafe {
-            (library.verbs.ibv_query_device)(context, attributes.as_mut_ptr())
-        } {
-            // SAFETY: it was written.
-            0 => unsafe { attributes.assume_init() },
-            error => return Err(io::Error::from_raw_os_error(error)),
-        };
+        let attributes =
+            match unsafe { (library.verbs.ibv_query_device)(context, attributes.as_mut_ptr()) } {
+                // SAFETY: it was written.
+                0 => Arc::new(unsafe { attributes.assume_init() }),
+                error => return Err(io::Error::from_raw_os_error(error)),
+            };
         let mut opened = opened();
         match opened.iter_mut().find(|it| it.context == context) {
             Some(it) if it.removed => return Err(io::ErrorKind::AddrNotAvailable.into()),
@@ -232,7 +231,10 @@ impl Device {
 impl Clone for Device {
     fn clone(&self) -> Self {
         self.with_opened(|it| it.users += 1);
-        Self { ..*self }
+        Self {
+            attributes: Arc::clone(&self.attributes),
+            ..*self
+        }
     }
 }
 

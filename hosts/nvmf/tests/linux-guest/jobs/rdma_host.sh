@@ -145,7 +145,7 @@ done
 unlisten 4420
 
 step "our own target"
-./nvmf target --nqn $NQN --listen rdma:$ADDRESS:4420 --ram 64M >/tmp/ready 2>/tmp/target & target=$!
+./nvmf target --nqn $NQN --listen rdma:$ADDRESS:4420 --ram 128M >/tmp/ready 2>/tmp/target & target=$!
 until_true 20 grep -q . /tmp/ready
 expect "^nvme\+rdma://$ADDRESS:4420/$NQN " ./nvmf discover $AT
 run ./nvmf copy /tmp/data "$DISK" --verify
