@@ -21,6 +21,8 @@ use crate::verbs::Error;
 
 /// Connections that wait for their turn to be judged.
 const BACKLOG: c_int = 128;
+/// Nobody listens.
+const ECONNREFUSED: i32 = 111;
 /// How often a request is sent again, both when the peer is silent and when it
 /// has no receive: 7 means, for the second, for as long as it takes. What a
 /// queue has no receive for waits in the peer, as it would in TCP.
@@ -426,6 +428,8 @@ impl Worker {
                 };
                 match connected {
                     Ok(()) => None,
+                    // iWARP asks whether anybody listens in this call.
+                    Err(Error::Other(ECONNREFUSED)) => self.rejected(qp, PrivateData::new(&[])),
                     Err(_) => self.unreachable(qp),
                 }
             }
@@ -433,16 +437,11 @@ impl Worker {
                 pair.state = State::Connected;
                 Some(Event::Established { qp, terms })
             }
-            event::REJECTED if !terms.private_data.bytes().is_empty() => {
-                let private_data = terms.private_data;
-                self.stop(qp)
-                    .then_some(Event::Rejected { qp, private_data })
-            }
+            event::REJECTED => self.rejected(qp, terms.private_data),
             event::ADDRESS_ERROR
             | event::ROUTE_ERROR
             | event::CONNECT_ERROR
-            | event::UNREACHABLE
-            | event::REJECTED => self.unreachable(qp),
+            | event::UNREACHABLE => self.unreachable(qp),
             event::DISCONNECTED | event::DEVICE_REMOVAL => {
                 // Without success it did not answer.
                 pair.peer_ended |= copied.kind == event::DISCONNECTED && copied.succeeded;
@@ -462,6 +461,11 @@ impl Worker {
         if self.stop(qp) {
             self.events.push_back(Event::Disconnected { qp });
         }
+    }
+
+    fn rejected(&mut self, qp: Qp, private_data: PrivateData) -> Option<Happened> {
+        self.stop(qp)
+            .then_some(Event::Rejected { qp, private_data })
     }
 
     fn unreachable(&mut self, qp: Qp) -> Option<Happened> {

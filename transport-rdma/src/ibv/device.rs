@@ -195,6 +195,12 @@ impl Device {
             .into_owned()
     }
 
+    /// Whether it is one of iWARP, by TCP, and not of InfiniBand or RoCE.
+    pub(super) fn is_iwarp(&self) -> bool {
+        // SAFETY: the context is open, and so its device is there.
+        unsafe { (*(*self.context).device).transport == sys::TRANSPORT_IWARP }
+    }
+
     /// Completion vectors: interrupts over which workers are spread.
     #[must_use]
     pub fn completion_vectors(&self) -> u32 {

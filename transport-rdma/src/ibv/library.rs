@@ -4,8 +4,8 @@ use std::string::{String, ToString};
 use std::sync::OnceLock;
 
 use super::sys::{
-    CmEvent, CmId, CompletionChannel, ConnParam, Context, DeviceAttr, EventChannel, Mr, Opaque, Qp,
-    QpAttr, QpInitAttr, SrqAttr, SrqInitAttr,
+    CmEvent, CmId, CompletionChannel, ConnParam, Context, Device, DeviceAttr, EventChannel, Mr,
+    Opaque, Qp, QpAttr, QpInitAttr, SrqAttr, SrqInitAttr,
 };
 
 /// Why there is no RDMA on this system.
@@ -54,7 +54,7 @@ macro_rules! functions {
 functions! {
     /// Devices, memory and queues.
     Verbs from "libibverbs.so.1" {
-        ibv_get_device_name: fn(*mut c_void) -> *const c_char;
+        ibv_get_device_name: fn(*mut Device) -> *const c_char;
         ibv_query_device: fn(*mut Context, *mut DeviceAttr) -> c_int;
         ibv_alloc_pd: fn(*mut Context) -> *mut Opaque;
         ibv_dealloc_pd: fn(*mut Opaque) -> c_int;

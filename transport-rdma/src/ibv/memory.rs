@@ -99,7 +99,11 @@ impl Registered {
         memory: Memory,
         rights: Access,
     ) -> Result<Self, (Memory, Error)> {
-        let flags = access_flags(rights);
+        let mut flags = access_flags(rights);
+        if domain.device.is_iwarp() && rights.local_write {
+            // What READ brings is written by the peer, who is told the key.
+            flags |= access::REMOTE_WRITE;
+        }
         let start = memory.start.as_ptr().cast::<c_void>();
         // SAFETY: the memory is there until the region is dropped, which deregisters it first.
         let mr = unsafe {
@@ -235,11 +239,11 @@ pub(super) fn last_error() -> Error {
     error(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
 }
 
-/// What an error number says.
+/// What an error number says, of which some drivers give the negative.
 pub(super) fn error(number: i32) -> Error {
     const ENOMEM: i32 = 12;
     const EOPNOTSUPP: i32 = 95;
-    match number {
+    match number.saturating_abs() {
         ENOMEM => Error::NoResources,
         EOPNOTSUPP => Error::Unsupported,
         number => Error::Other(number),

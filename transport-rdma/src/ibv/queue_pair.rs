@@ -269,7 +269,9 @@ impl QueuePair {
         }
         if let Some(send) = &chain.send {
             let head = send.head();
-            let inline = send.data == 0 && head.len() <= self.inline as usize;
+            // Of what invalidates, siw copies nothing.
+            let copied = send.invalidate.is_none() || !domain.device.is_iwarp();
+            let inline = copied && send.data == 0 && head.len() <= self.inline as usize;
             send_sges[0] = if inline {
                 Sge {
                     address: head.as_ptr().addr() as u64,
@@ -295,6 +297,8 @@ impl QueuePair {
                 },
                 flags: flags | if inline { sys::SEND_INLINE } else { 0 },
                 invalidate: send.invalidate.unwrap_or(0),
+                // Here siw's driver looks for the key to invalidate; others do not look here at all.
+                remote_key: send.invalidate.unwrap_or(0),
                 sges: send_sges.as_mut_ptr(),
                 sge_count: 1 + i32::from(send.data > 0),
                 ..sys::SendWr::default()

@@ -12,10 +12,23 @@ pub(super) struct Opaque {
     _private: [u8; 0],
 }
 
+/// `struct ibv_device`: its beginning.
+#[repr(C)]
+pub(super) struct Device {
+    _ops: [*mut c_void; 2],
+    _node_kind: c_int,
+    pub(super) transport: c_int,
+}
+
+const _: () = assert!(offset_of!(Device, transport) == 20);
+
+/// `IBV_TRANSPORT_IWARP`.
+pub(super) const TRANSPORT_IWARP: c_int = 1;
+
 /// `struct ibv_context`: its beginning.
 #[repr(C)]
 pub(super) struct Context {
-    pub(super) device: *mut c_void,
+    pub(super) device: *mut Device,
     pub(super) ops: ContextOps,
     pub(super) cmd_fd: c_int,
     pub(super) async_fd: c_int,
