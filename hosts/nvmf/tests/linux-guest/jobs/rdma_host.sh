@@ -2,7 +2,7 @@
 #   DEVICE   rxe (RoCEv2) or siw (iWARP)
 . ./lib.sh
 HARMLESS="$HARMLESS|rdma_rxe: loaded|null_blk: disk nullb0 created|nvmet: (adding nsid|creating (nvm|discovery) controller)"
-HARMLESS="$HARMLESS|nvmet_rdma: (enabling|disabling) port"
+HARMLESS="$HARMLESS|nvmet_rdma: (enabling|disabling) port|EXT4-fs \(nbd0\): (mounted|unmounting) filesystem"
 ADDRESS=10.0.2.15 NQN=nqn.2024-01.test:rdma
 nvmet=/sys/kernel/config/nvmet
 subsystem=$nvmet/subsystems/$NQN
@@ -108,6 +108,18 @@ for inline in 16384 0; do
     done
   done
 done
+
+step "bench --hipri --verify: queues that never sleep"
+for bs in 4k 128k; do verified "$DISK" --hipri --bs $bs --iodepth 8; done
+
+step "an NBD export of it, with a file system"
+modprobe nbd
+./nvmf export "$DISK" --nbd tcp:127.0.0.1:10809 >/tmp/exported 2>&1 & export=$!
+until_true 20 grep -q . /tmp/exported
+run nbd-client 127.0.0.1 10809 /dev/nbd0
+file_system /dev/nbd0
+run nbd-client -d /dev/nbd0
+kill $export; wait $export || { cat /tmp/exported; fail "the export ended with status $?"; }
 
 step "many connections by one thread"
 run ./nvmf bench "$DISK" --rw randrw --connections 8 --controllers 2 --iodepth 4 --runtime 2 --eta never

@@ -28,6 +28,7 @@ resources() {
 }
 files() { ls /proc/$TARGET/fd | wc -l; }
 resident() { awk '/^VmRSS/ { print $2 }' /proc/$TARGET/status; }
+pinned() { awk '/^VmPin/ { print $2 }' /proc/$TARGET/status; }   # KiB
 cpu() { awk '{ print ($14 + $15) * 10 }' /proc/$TARGET/stat; }   # ms
 link_add() { run rdma link add "${DEVICE}0" type "$DEVICE" netdev eth0; }
 is_serving() { [ "$(rdma resource show cm_id 2>/dev/null | grep -c "LISTEN.*$ADDRESS:4420")" -ge 1 ]; }
@@ -173,4 +174,14 @@ for batch in 1 4 16 64; do
   serve --rdma-batch $batch; connect
   for pattern in randread randwrite; do measured $pattern 512 32 "$batch at a time"; done
   disconnect; stopped
+done
+step "figures: memory that is pinned"
+for connections in 1 16 64; do
+  serve --rdma-inline-data 4K --srq-size 256 --rdma-workers 1 --max-queues 64
+  before=$(pinned)
+  ./nvmf bench "nvme+rdma://$ADDRESS:4420/$NQN?nsid=1" --connections $connections --rw randread --bs 512 --runtime 4 --eta never >/tmp/bench 2>&1 & bench=$!
+  sleep 3
+  figure "the target has pinned $before KiB, and $(pinned) KiB with $connections connections for I/O"
+  wait $bench || { cat /tmp/bench; fail "bench"; }
+  stopped
 done
