@@ -9,7 +9,8 @@ use nvmf_core::time::Instant;
 use nvmf_rdma::cm::{Cm, Event, PrivateData, Setup, Terms};
 use nvmf_rdma::ibv::{self, Buffer, Device, IbvCm, IbvVerbs, Memory, Qp, Region};
 use nvmf_rdma::verbs::{
-    Access, Chain, Completion, Direction, Ended, Key, Move, Outcome, Receiver, Remote, Send, Verbs,
+    Access, Bytes, Chain, Completion, Direction, Ended, Key, Move, Outcome, Receiver, Remote, Send,
+    Verbs,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -37,7 +38,7 @@ impl End {
         };
         let (mut verbs, cm) = ibv::open(device, &config).expect("a share of the device");
         let mut region = |access| {
-            let memory = Memory::new(64 * DATA as usize);
+            let memory = Memory::new(64 * DATA as usize).expect("memory");
             let region = verbs.register(memory, access);
             region.map_err(|(_, error)| error).expect("registered")
         };
@@ -64,9 +65,8 @@ impl End {
         };
         let buffer = self.verbs.carve(region, DATA);
         let mut buffer = buffer.expect("room in the region");
-        for (at, byte) in buffer.as_mut().iter_mut().enumerate() {
-            *byte = fill(at);
-        }
+        let bytes: Vec<u8> = (0..buffer.len()).map(fill).collect();
+        buffer.copy_in(0, &bytes);
         buffer
     }
 
@@ -99,6 +99,13 @@ fn wait<T>(what: &str, mut next: impl FnMut() -> Option<T>) -> T {
         assert!(begun.elapsed() < TIMEOUT, "{what} did not come");
         std::thread::yield_now();
     }
+}
+
+/// Also of a buffer that peers may reach.
+fn bytes(buffer: &Buffer) -> Vec<u8> {
+    let mut bytes = vec![0; buffer.len()];
+    buffer.copy_out(0, &mut bytes);
+    bytes
 }
 
 fn setup(tag: u32, receives: u32) -> Setup {
@@ -347,14 +354,13 @@ fn read_and_write(target: &mut End, host: &mut End, (at_target, at_host): (Qp, Q
     assert_eq!((read.id, read.outcome), (20, Outcome::Success));
     let mut buffer = read.buffer.expect("its buffer");
     assert!(
-        buffer
-            .as_ref()
+        bytes(&buffer)
             .iter()
             .enumerate()
             .all(|(at, byte)| *byte == (at / 3) as u8)
     );
 
-    buffer.as_mut().fill(0xee);
+    buffer.copy_in(0, &[0xee; DATA as usize]);
     host.post_receive(Receiver::Of(at_host), 9);
     let mut write = chain(21, buffer, Direction::Write, remote, DATA);
     let mut response = Send::new(&[2; 16]);
@@ -375,7 +381,7 @@ fn read_and_write(target: &mut End, host: &mut End, (at_target, at_host): (Qp, Q
         .reclaim(at_host, remote, invalidated.is_some(), 0);
     let back = back.expect("reclaimed").expect("at once");
     assert!(
-        back.as_ref().iter().all(|byte| *byte == 0xee),
+        bytes(&back).iter().all(|byte| *byte == 0xee),
         "WRITE comes before SEND"
     );
     let done = target.completion("WRITE and SEND");
@@ -421,7 +427,7 @@ fn reclaimed_window(target: &mut End, host: &mut End, (at_target, at_host): (Qp,
     assert_eq!((ended.id, ended.buffer.is_some()), (40, true));
     assert!(!left || ended.outcome == Outcome::Flushed);
     assert!(left || ended.outcome == Outcome::RemoteAccess);
-    assert!(back.as_ref().iter().all(|byte| *byte == 0));
+    assert!(bytes(&back).iter().all(|byte| *byte == 0));
     host.cm.destroy(&mut host.verbs, at_host);
     target.cm.destroy(&mut target.verbs, at_target);
     println!("PASS a window that was reclaimed is not to be reached");

@@ -62,6 +62,12 @@ impl Access {
         ..Self::LOCAL
     };
 
+    /// Whether a peer may have a key to all of the region.
+    #[must_use]
+    pub const fn is_remote(self) -> bool {
+        self.remote_read || self.remote_write
+    }
+
     /// For memory that is lent by this key, either way.
     #[must_use]
     pub const fn lent_by(key: Key) -> Self {
@@ -311,6 +317,27 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
+/// A piece of registered memory.
+///
+/// Its slice is of bytes that only its owner reaches. Where a peer may have the key of the
+/// region ([`Key::Region`]) there are none: `as_ref` and `as_mut` are empty, and the bytes are
+/// copied, of which some may be old and some new if the peer writes meanwhile.
+pub trait Bytes: AsRef<[u8]> + AsMut<[u8]> {
+    /// How many there are.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Puts bytes at `at` and after it, as many as fit.
+    fn copy_in(&mut self, at: usize, from: &[u8]);
+
+    /// Gives the bytes at `at` and after it, as many as there are.
+    fn copy_out(&self, at: usize, to: &mut [u8]);
+}
+
 /// A worker's share of an RDMA device.
 ///
 /// What it is made of (device, sizes of its queues, completion vector) is the
@@ -323,7 +350,7 @@ pub trait Verbs {
     /// Memory that is registered, as long as it was not carved into buffers.
     type Region;
     /// A piece of registered memory. It keeps its region registered.
-    type Buffer: AsRef<[u8]> + AsMut<[u8]>;
+    type Buffer: Bytes;
     /// A queue pair's handle.
     type Qp: Copy + Eq + fmt::Debug;
 

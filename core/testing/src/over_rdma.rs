@@ -12,7 +12,7 @@ use nvmf_core::wire::sqe::Sqe;
 use nvmf_rdma::host::{Config as HostConfig, Event, Queue, RESPONSE_BUFFER, Why};
 use nvmf_rdma::sim::{Address, Buffer as Memory, Fabric, LIMITS, Manager, Nic, Qp, Region};
 use nvmf_rdma::target::{Config, Device, Receives, Surroundings, Target as Worker};
-use nvmf_rdma::verbs::{Access, Key, Limits, Outcome, Verbs};
+use nvmf_rdma::verbs::{Access, Bytes, Key, Limits, Outcome, Verbs};
 use nvmf_rdma::{Buffer, Cm, Pool};
 
 use crate::ends::{Ends, Happened, Payload, Seen, Wanted, Way};
@@ -355,7 +355,8 @@ impl RdmaEnds {
                 if let Some(buffer) = buffer {
                     // What fails brings nothing.
                     if !command.reads || cqe.status().is_success() {
-                        data.extend_from_slice(&buffer.as_ref()[..command.len]);
+                        data.resize(command.len, 0);
+                        buffer.copy_out(0, &mut data);
                     }
                     self.host.free.push(buffer);
                 }
@@ -526,13 +527,13 @@ impl Ends for RdmaEnds {
             Payload::Nothing => (Data::Nothing, 0),
             Payload::Read(len) => {
                 let mut memory = host.take();
-                memory.as_mut()[..*len as usize].fill(0xEE);
+                memory.copy_in(0, &vec![0xEE; *len as usize]);
                 buffer = Some(memory);
                 (Data::ToHost(*len), *len as usize)
             }
             Payload::Write(bytes) => {
                 let mut memory = host.take();
-                memory.as_mut()[..bytes.len()].copy_from_slice(bytes);
+                memory.copy_in(0, bytes);
                 buffer = Some(memory);
                 (Data::FromHost(crate::bytes_len(bytes)), bytes.len())
             }

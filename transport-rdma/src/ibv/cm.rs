@@ -282,13 +282,14 @@ impl Cm for IbvCm {
         terms: Terms,
     ) -> Result<Qp, Error> {
         let worker = &mut *lock(&self.worker);
+        let room = worker.room(&setup)?;
         let id = Identifier::new(&worker.channel)?;
         let raw = id.raw();
         let resolve = id.cm().rdma_resolve_addr;
         let qp = worker.admit(|qp| {
             let mut id = id;
             id.belongs_to(qp);
-            QueuePair::new(qp, id, setup, terms, State::Resolving)
+            QueuePair::new(qp, id, setup, terms, State::Resolving, room)
         });
         let to = SockAddr::from(address);
         let from = worker.from.map(SockAddr::from);
@@ -326,10 +327,14 @@ impl Cm for IbvCm {
         if let Err(error) = id.move_to(&worker.channel) {
             return Err((Request { id, terms }, error));
         }
+        let room = match worker.room(&setup) {
+            Ok(room) => room,
+            Err(error) => return Err((Request { id, terms }, error)),
+        };
         let qp = worker.admit(|qp| {
             let mut id = id;
             id.belongs_to(qp);
-            QueuePair::new(qp, id, setup, terms, State::Connecting)
+            QueuePair::new(qp, id, setup, terms, State::Connecting, room)
         });
         if let Err(error) = worker.create(qp) {
             let pair = worker.remove(qp).expect("it was admitted");

@@ -2,14 +2,13 @@
 use core::ffi::{c_int, c_void};
 use core::ptr::{self, NonNull};
 use core::slice;
-use std::alloc::{Layout, handle_alloc_error};
 use std::sync::Arc;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::device::Device;
 use super::sys::{self, access};
-use crate::verbs::{Access, Error};
+use crate::verbs::{Access, Bytes, Error};
 
 const PAGE: usize = 4096;
 
@@ -27,18 +26,18 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// `len` bytes, rounded up to whole pages.
     ///
-    /// # Panics
-    /// `len` is more than any memory.
-    #[must_use]
-    pub fn new(len: usize) -> Self {
-        let len = len.max(1).next_multiple_of(PAGE);
-        let layout = Layout::from_size_align(len, PAGE).expect("a size that memory has");
+    /// # Errors
+    /// [`Error::NoResources`]: the system has, or permits the process, no more (`ulimit -v`).
+    pub fn new(len: usize) -> Result<Self, Error> {
+        let len = len.max(1).checked_next_multiple_of(PAGE);
+        let len = len.ok_or(Error::NoResources)?;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the address, so nothing that exists is replaced.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), len, rights, MapFlags::PRIVATE) };
-        match start.ok().and_then(|start| NonNull::new(start.cast())) {
-            Some(start) => Self { start, len },
-            None => handle_alloc_error(layout),
+        match start.map(|start| NonNull::new(start.cast())) {
+            Ok(Some(start)) => Ok(Self { start, len }),
+            Ok(None) => Err(Error::NoResources),
+            Err(errno) => Err(error(errno.raw_os_error())),
         }
     }
 
@@ -201,18 +200,57 @@ impl Buffer {
     }
 }
 
+impl Buffer {
+    /// The bytes that only the owner reaches.
+    fn own(&self) -> usize {
+        if self.access.is_remote() {
+            0
+        } else {
+            self.len as usize
+        }
+    }
+
+    /// How many of `len` bytes there are at `at`.
+    fn within(&self, at: usize, len: usize) -> usize {
+        len.min((self.len as usize).saturating_sub(at))
+    }
+}
+
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: these bytes were carved once. A device reaches them only while the provider
-        // has the buffer; a peer with `Key::Region` promised as much.
-        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
+        // SAFETY: these bytes were carved once. The device reaches them only while the provider
+        // has the buffer, and no peer has a key to them then: windows end before it comes back.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.own()) }
     }
 }
 
 impl AsMut<[u8]> for Buffer {
     fn as_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above.
-        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len as usize) }
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.own()) }
+    }
+}
+
+impl Bytes for Buffer {
+    fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    fn copy_in(&mut self, at: usize, from: &[u8]) {
+        let len = self.within(at, from.len());
+        if len > 0 {
+            // SAFETY: it is within the buffer, of which there is no slice where peers reach it:
+            // what they do to it meanwhile is done to bytes that have no meaning yet.
+            unsafe { ptr::copy_nonoverlapping(from.as_ptr(), self.start.as_ptr().add(at), len) };
+        }
+    }
+
+    fn copy_out(&self, at: usize, to: &mut [u8]) {
+        let len = self.within(at, to.len());
+        if len > 0 {
+            // SAFETY: as above; any bytes will do.
+            unsafe { ptr::copy_nonoverlapping(self.start.as_ptr().add(at), to.as_mut_ptr(), len) };
+        }
     }
 }
 
@@ -247,5 +285,18 @@ pub(super) fn error(number: i32) -> Error {
         ENOMEM => Error::NoResources,
         EOPNOTSUPP => Error::Unsupported,
         number => Error::Other(number),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_there_is_not_is_an_error() {
+        for len in [usize::MAX, isize::MAX as usize, 1 << 47] {
+            assert_eq!(Memory::new(len).err(), Some(Error::NoResources), "{len}");
+        }
+        assert!(Memory::new(0).is_ok_and(|memory| memory.len() == PAGE));
     }
 }

@@ -66,9 +66,8 @@ pub(super) struct QueuePair {
     room: u32,
     /// Requests since the last that is signalled.
     silent: u32,
-    /// One capsule's head for each request that there is room for, and whose turn is next: not
-    /// by the number, of which `room` is no divisor when it wraps.
-    heads: Option<Registered>,
+    /// Whose turn is next: not by the number, of which `room` is no divisor when it wraps.
+    heads: Registered,
     next_head: u32,
     /// Bytes that the device copies when they are posted.
     inline: u32,
@@ -83,6 +82,7 @@ impl QueuePair {
         setup: Setup,
         terms: Terms,
         state: State,
+        (room, heads): (u32, Registered),
     ) -> Self {
         Self {
             handle,
@@ -95,9 +95,9 @@ impl QueuePair {
             posted: VecDeque::new(),
             first: 0,
             requests: 0,
-            room: 0,
+            room,
             silent: 0,
-            heads: None,
+            heads,
             next_head: 0,
             inline: 0,
             torn: false,
@@ -213,20 +213,19 @@ impl QueuePair {
     }
 
     /// The place of the next chain's head, and its address and key.
-    fn head(&mut self, head: &[u8]) -> Option<Sge> {
-        let heads = self.heads.as_ref()?;
-        let to = heads.address(self.next_head as usize * MAX_CAPSULE);
-        self.next_head = (self.next_head + 1) % self.room.max(1);
+    fn head(&mut self, head: &[u8]) -> Sge {
+        let to = self.heads.address(self.next_head as usize * MAX_CAPSULE);
+        self.next_head = (self.next_head + 1) % self.room;
         // SAFETY: the place is one of `room` in `heads`, and of the chain that had it last, `room`
         // heads ago, nothing is left: no more than `room` are posted at a time.
         unsafe {
             ptr::copy_nonoverlapping(head.as_ptr(), to.as_ptr(), head.len().min(MAX_CAPSULE))
         };
-        Some(Sge {
+        Sge {
             address: to.as_ptr().addr() as u64,
             length: head.len() as u32,
-            lkey: heads.lkey(),
-        })
+            lkey: self.heads.lkey(),
+        }
     }
 
     /// Posts a chain.
@@ -278,10 +277,8 @@ impl QueuePair {
                     length: head.len() as u32,
                     lkey: 0,
                 }
-            } else if let Some(sge) = self.head(head) {
-                sge
             } else {
-                return Err((chain.buffer, Error::NotConnected));
+                self.head(head)
             };
             if let (Some(buffer), true) = (&chain.buffer, send.data > 0) {
                 send_sges[1] = Sge {
@@ -363,6 +360,20 @@ impl QueuePair {
 }
 
 impl Worker {
+    /// How many requests a queue pair has room for, and memory for a capsule's head for each.
+    pub(super) fn room(&self, setup: &Setup) -> Result<(u32, Registered), Error> {
+        let windows = if self.limits.windows {
+            WINDOW_REQUESTS
+        } else {
+            0
+        };
+        let room = setup.sends.max(1).saturating_mul(1 + windows);
+        let room = room.min(self.limits.send_requests.max(1));
+        let heads = Memory::new(room as usize * MAX_CAPSULE)?;
+        let heads = Registered::new(&self.domain, heads, Access::LOCAL);
+        Ok((room, heads.map_err(|(_, error)| error)?))
+    }
+
     /// Makes the device's queue pair, and posts the receives that wait for it.
     pub(super) fn create(&mut self, qp: Qp) -> Result<(), Error> {
         let (cq, srq) = (self.cq.raw(), self.srq.as_ref().map(|srq| srq.raw()));
@@ -371,27 +382,18 @@ impl Worker {
         let Some(pair) = self.qp(qp) else {
             return Err(Error::NotConnected);
         };
-        let windows = if limits.windows { WINDOW_REQUESTS } else { 0 };
-        let room = pair
-            .setup
-            .sends
-            .max(1)
-            .saturating_mul(1 + windows)
-            .min(limits.send_requests);
         let own_receives = pair.setup.receives;
         let srq = match (own_receives, srq) {
             (0, Some(srq)) => srq,
             _ => ptr::null_mut(),
         };
-        let heads = Memory::new(room as usize * MAX_CAPSULE);
-        let heads = Registered::new(&domain, heads, Access::LOCAL).map_err(|(_, error)| error)?;
         let attributes = |inline| sys::QpInitAttr {
             context: ptr::null_mut(),
             send_cq: cq,
             recv_cq: cq,
             srq,
             cap: sys::QpCap {
-                max_send_wr: room,
+                max_send_wr: pair.room,
                 max_recv_wr: own_receives.min(limits.receives),
                 max_send_sge: 2,
                 max_recv_sge: 1,
@@ -411,8 +413,6 @@ impl Worker {
         if !created {
             return Err(last_error());
         }
-        pair.heads = Some(heads);
-        pair.room = room;
         pair.state = State::Connecting;
         let early = core::mem::take(&mut pair.early);
         // SAFETY: it was made just now.

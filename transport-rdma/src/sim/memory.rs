@@ -3,7 +3,7 @@ use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
-use crate::verbs::Access;
+use crate::verbs::{Access, Bytes};
 
 /// Registered memory that was not carved yet.
 #[derive(Debug)]
@@ -42,14 +42,42 @@ impl Region {
     }
 }
 
+impl Buffer {
+    /// How many bytes only the owner reaches.
+    fn own(&self) -> usize {
+        if self.registration.access.is_remote() {
+            0
+        } else {
+            self.bytes.len()
+        }
+    }
+}
+
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes
+        &self.bytes[..self.own()]
     }
 }
 
 impl AsMut<[u8]> for Buffer {
     fn as_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        let own = self.own();
+        &mut self.bytes[..own]
+    }
+}
+
+impl Bytes for Buffer {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn copy_in(&mut self, at: usize, from: &[u8]) {
+        let to = self.bytes.get_mut(at..).unwrap_or_default();
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    }
+
+    fn copy_out(&self, at: usize, to: &mut [u8]) {
+        let from = self.bytes.get(at..).unwrap_or_default();
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
     }
 }

@@ -8,7 +8,7 @@ use nvmf_rdma::Cm;
 use nvmf_rdma::cm::Event;
 use nvmf_rdma::sim::Kind;
 use nvmf_rdma::verbs::{
-    Access, Chain, Direction, Ended, Error, Key, Move, Outcome, Receiver, Send, Verbs,
+    Access, Bytes, Chain, Direction, Ended, Error, Key, Move, Outcome, Receiver, Send, Verbs,
 };
 
 use world::{A, B, World};
@@ -340,8 +340,8 @@ fn what_makes_no_sense_is_not_posted() {
         assert!(buffer.is_some(), "it comes back");
     }
     // Rights that the region has not.
-    let local = [(); 2].map(|()| world.local_buffer(A, 512));
-    let (shared, windowed) = (world.buffer(A, 512), world.windowed_buffer(A, 512));
+    let local = [(); 2].map(|()| world.buffer(A, 512));
+    let (shared, windowed) = (world.shared_buffer(A, 512), world.windowed_buffer(A, 512));
     let [first, second] = local;
     for (buffer, key) in [
         (first, Key::Region),
@@ -475,4 +475,22 @@ fn nobody_listens_and_rejections() {
     manager.destroy(&mut nic, qp);
     let taken = manager.listen(World::LISTENER);
     assert_eq!(taken, Err(Error::NoResources));
+}
+
+#[test]
+fn of_memory_that_peers_may_reach_there_is_no_slice() {
+    let mut world = World::new();
+    for (mut buffer, len) in [
+        (world.shared_buffer(A, 512), 0),
+        (world.windowed_buffer(A, 512), 512),
+        (world.buffer(A, 512), 512),
+    ] {
+        assert_eq!((buffer.as_ref().len(), buffer.as_mut().len()), (len, len));
+        assert_eq!(buffer.len(), 512);
+        buffer.copy_in(510, &[1, 2, 3]);
+        buffer.copy_in(513, &[4]);
+        let mut back = [9; 3];
+        buffer.copy_out(510, &mut back);
+        assert_eq!(back, [1, 2, 9], "no further than its end");
+    }
 }

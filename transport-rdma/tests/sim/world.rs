@@ -66,7 +66,7 @@ impl World {
         let end = |mut nic: Nic, manager, qp| End {
             shared: nic.register(vec![0; 1 << 20], Access::SHARED).unwrap(),
             windowed: nic.register(vec![0; 1 << 16], Access::WINDOWED).unwrap(),
-            local: nic.register(vec![0; 4096], Access::LOCAL).unwrap(),
+            local: nic.register(vec![0; 1 << 20], Access::LOCAL).unwrap(),
             nic,
             manager,
             qp,
@@ -99,7 +99,7 @@ impl World {
         self.ends[end].qp
     }
 
-    pub(crate) fn buffer(&mut self, end: usize, len: u32) -> Buffer {
+    pub(crate) fn shared_buffer(&mut self, end: usize, len: u32) -> Buffer {
         let End { nic, shared, .. } = &mut self.ends[end];
         nic.carve(shared, len).expect("there is enough")
     }
@@ -109,7 +109,7 @@ impl World {
         nic.carve(windowed, len).expect("there is enough")
     }
 
-    pub(crate) fn local_buffer(&mut self, end: usize, len: u32) -> Buffer {
+    pub(crate) fn buffer(&mut self, end: usize, len: u32) -> Buffer {
         let End { nic, local, .. } = &mut self.ends[end];
         nic.carve(local, len).expect("there is enough")
     }
@@ -132,7 +132,7 @@ impl World {
 
     pub(crate) fn lend(&mut self, end: usize, len: u32, access: Access, key: Key) -> Remote {
         let buffer = match key {
-            Key::Region => self.buffer(end, len),
+            Key::Region => self.shared_buffer(end, len),
             Key::Window => self.windowed_buffer(end, len),
         };
         let (nic, qp) = self.end(end);

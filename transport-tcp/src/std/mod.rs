@@ -32,6 +32,8 @@ mod outbox;
 mod placement;
 #[cfg(feature = "rdma")]
 pub mod rdma;
+#[cfg(feature = "rdma")]
+mod registered;
 mod shared;
 mod slots;
 mod socket;

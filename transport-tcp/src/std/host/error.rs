@@ -59,6 +59,19 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// Memory for data has to be pinned, and the system permits no more of it.
+    #[error(
+        "the system lets no more memory be pinned for RDMA: raise the limit of locked memory (`ulimit -l`, RLIMIT_MEMLOCK), or have fewer and smaller commands under way"
+    )]
+    RdmaMemory,
+    /// A command has more data than the transport can describe.
+    #[error("a command with {len} bytes of data: over RDMA there are {most} at most")]
+    TooLong {
+        /// Bytes that it has.
+        len: u32,
+        /// Bytes that it may have.
+        most: u32,
+    },
     /// The target rejected an RDMA connection.
     #[error("{address} rejects the connection: {status}")]
     Rejected {

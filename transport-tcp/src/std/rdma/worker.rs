@@ -198,7 +198,7 @@ impl Worker {
         let head = capsule::COMMAND;
         let len = head + self.config.inline_data;
         let stride = ALIGNMENT + self.config.inline_data.next_multiple_of(ALIGNMENT);
-        let memory = Memory::new(count as usize * stride as usize + ALIGNMENT as usize);
+        let memory = Memory::new(count as usize * stride as usize + ALIGNMENT as usize)?;
         let mut region = verbs
             .register(memory, Access::LOCAL)
             .map_err(|(_, error)| error)?;

@@ -124,6 +124,13 @@ kill $export; wait $export || { cat /tmp/exported; fail "the export ended with s
 step "many connections by one thread"
 run ./nvmf bench "$DISK" --rw randrw --connections 8 --controllers 2 --iodepth 4 --runtime 2 --eta never
 
+step "without locked memory the error says what to do"
+# In a namespace of its own even root has a limit.
+limited() { unshare -U -r sh -c "ulimit -l $1; exec ./nvmf write '$DISK' --data /tmp/data"; }
+refuse 'ulimit -l' limited 8
+refuse 'ulimit -l' limited 64
+run limited 8192
+
 step "100 connects leave nothing behind"
 for _ in $(seq 100); do ./nvmf read "$DISK" --data-size 4k --data - >/dev/null || fail "a read failed"; done
 until_true 30 as_before

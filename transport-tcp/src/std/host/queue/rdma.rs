@@ -1,10 +1,10 @@
 //! A queue's connection over RDMA, on a device of the operating system.
 //!
 //! Each queue has a device's share of its own: protection domain, completion queue, memory. A
-//! command's data is in plain memory, so it is moved through buffers that the device knows
-//! ([`bounce`]): copied into one before it is sent, or out of one when it has come. A command
-//! for which there is no such buffer waits for one, within the queue.
-mod bounce;
+//! command's data is in plain memory, so it is moved through buffers that the device knows:
+//! copied into one before it is sent, or out of one when it has come. They are registered when
+//! commands first need them, and stay until the queue is dropped: as much as the most that was
+//! under way at a time. A command for which there is no buffer waits for one, within the queue.
 mod failure;
 
 use std::collections::VecDeque;
@@ -17,21 +17,22 @@ use std::time::{Duration, Instant as Clock};
 use nvmf_core::host::{self, Data};
 use nvmf_core::time::Instant;
 use nvmf_core::wire::ids::{Cid, Qid};
+use nvmf_core::wire::sgl::Sgl;
 use nvmf_core::wire::sqe::Sqe;
 use nvmf_core::{DataBuffers, Place, SlotId};
 use nvmf_rdma::ibv::{self, Device, IbvCm, IbvVerbs};
-use nvmf_rdma::verbs::{Access, Key};
+use nvmf_rdma::verbs::{self, Access, Bytes, Key};
 use nvmf_rdma::{Cm, Verbs, host as line};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::io::Errno;
 use socket2::SockRef;
 
 use super::super::super::growing::Growing;
+use super::super::super::registered;
 use super::super::commands::{Buffers, Command, Commands, Job, Memory, Part, Payload};
 use super::super::error::Error;
 use super::super::options::{Options, RdmaKey};
 use super::{Completion, Ends, Failure as QueueFailure, Full, Line, Purpose};
-use bounce::Bounce;
 pub(in super::super) use failure::Failure;
 
 /// Completions of one poll, so that no queue has a thread for itself.
@@ -40,6 +41,9 @@ const BUDGET: usize = 256;
 /// Polls in vain after which a queue that is only polled looks for the end of its connection,
 /// which takes a system call.
 const LOOK: u32 = 4096;
+
+/// Bytes that are registered at a time, unless one buffer is larger.
+const PIECE: usize = 256 * 1024;
 
 /// The CID of a command that was not sent yet: it names none.
 const UNSENT: Cid = Cid(0xFFFF);
@@ -53,7 +57,7 @@ pub(in super::super) struct RdmaQueue {
     verbs: IbvVerbs,
     cm: IbvCm,
     line: line::Queue<IbvCm, Growing>,
-    bounce: Bounce,
+    bounce: registered::Buffers,
     commands: Commands,
     /// The data of the command at each place of `commands`.
     shapes: Vec<Data>,
@@ -147,12 +151,18 @@ impl RdmaQueue {
             entries: u16::try_from(entries).unwrap_or(u16::MAX),
             key,
         };
-        let mut line = line::Queue::connect(&mut cm, &mut verbs, address, line)
-            .map_err(|error| Failure::of_verbs("a queue pair", error))?;
-        let memory = ibv::Memory::new((entries * line::RESPONSE_BUFFER) as usize);
-        let mut responses = verbs
-            .register(memory, Access::LOCAL)
-            .map_err(|(_, error)| Failure::of_verbs("memory for responses", error))?;
+        let mut line = line::Queue::connect(&mut cm, &mut verbs, address, line).map_err(
+            |error| match error {
+                verbs::Error::NoResources => Failure::NoMemory,
+                error => Failure::of_verbs("a queue pair", error),
+            },
+        )?;
+        let mut responses = ibv::Memory::new((entries * line::RESPONSE_BUFFER) as usize)
+            .and_then(|memory| {
+                let responses = verbs.register(memory, Access::LOCAL);
+                responses.map_err(|(_, error)| error)
+            })
+            .map_err(Failure::of_memory)?;
         for _ in 0..entries {
             if let Some(response) = verbs.carve(&mut responses, line::RESPONSE_BUFFER) {
                 line.add_receive(response);
@@ -164,7 +174,7 @@ impl RdmaQueue {
             verbs,
             cm,
             line,
-            bounce: Bounce::new(key),
+            bounce: registered::Buffers::new(Access::lent_by(key), PIECE),
             commands: Commands::default(),
             shapes: Vec::new(),
             free: Vec::new(),
@@ -276,8 +286,8 @@ impl RdmaQueue {
         if self.failed.is_some() || !self.live {
             return;
         }
-        while let Some((slot, sqe)) = self.waiting.front() {
-            let (slot, data) = (*slot, self.shapes[slot.index()]);
+        while let Some((slot, sqe)) = self.waiting.front().copied() {
+            let data = self.shapes[slot.index()];
             let (len, to_controller) = match data {
                 Data::Nothing => (0, false),
                 Data::ToHost(len) => (len, false),
@@ -285,19 +295,20 @@ impl RdmaQueue {
             };
             let mut buffer = None;
             if len > 0 {
-                buffer = self.bounce.take(&mut self.verbs, len);
-                let Some(buffer) = &mut buffer else {
-                    return self.stall();
+                let mut found = match self.buffer(len) {
+                    Ok(found) => found,
+                    Err(failure) => return self.stall(failure),
                 };
                 if to_controller {
-                    copy_in(&self.commands, slot, &mut buffer.as_mut()[..len as usize]);
+                    copy_in(&self.commands, slot, &mut found, len as usize);
                 }
+                buffer = Some(found);
             }
             let place = u64::from(slot.0);
-            if let Err(buffer) = self.line.submit(&mut self.verbs, sqe, data, buffer, place) {
-                self.bounce.give(buffer);
+            if let Err(buffer) = self.line.submit(&mut self.verbs, &sqe, data, buffer, place) {
+                self.give(buffer);
                 self.post();
-                return self.stall();
+                return self.stall(QueueFailure::Lost(Errno::NOBUFS));
             }
             self.waiting.pop_front();
         }
@@ -310,10 +321,37 @@ impl RdmaQueue {
         }
     }
 
-    /// There is nothing left of what a command takes: the next that ends gives some back.
-    fn stall(&mut self) {
-        if self.failed.is_none() && self.waiting.len() == self.outstanding {
-            self.fail(QueueFailure::Lost(Errno::NOMEM));
+    /// A buffer of `len` bytes or more.
+    fn buffer(&mut self, len: u32) -> Result<ibv::Buffer, QueueFailure> {
+        let class = registered::Class::of(len as usize);
+        let class = class.filter(|_| len <= Sgl::KEYED_MAX);
+        let class = class.ok_or(Failure::TooLong(len))?;
+        let grown = if self.bounce.has(class) {
+            Ok(())
+        } else {
+            self.bounce.grow(&mut self.verbs, class)
+        };
+        let found = self.bounce.take(class);
+        found.ok_or_else(|| {
+            let error = grown.err().unwrap_or(verbs::Error::NoResources);
+            tracing::debug!(%error, len, "memory cannot be registered");
+            Failure::of_memory(error).into()
+        })
+    }
+
+    fn give(&mut self, buffer: Option<ibv::Buffer>) {
+        if let Some(buffer) = buffer {
+            self.bounce.give(buffer);
+        }
+    }
+
+    /// There is nothing left of what a command takes: the next that ends gives some back. If
+    /// none is under way, or that would not help, the queue is over.
+    fn stall(&mut self, failure: QueueFailure) {
+        let none_under_way = self.waiting.len() == self.outstanding;
+        let never = matches!(failure, QueueFailure::Rdma(Failure::TooLong(_)));
+        if self.failed.is_none() && (none_under_way || never) {
+            self.fail(failure);
         }
     }
 
@@ -446,9 +484,9 @@ impl RdmaQueue {
                     && cqe.status().is_success()
                 {
                     received = len as usize;
-                    copy_out(&mut self.commands, slot, &buffer.as_ref()[..received]);
+                    copy_out(&mut self.commands, slot, buffer, received);
                 }
-                self.bounce.give(buffer);
+                self.give(buffer);
                 let Some(command) = self.commands.take(slot) else {
                     return;
                 };
@@ -558,31 +596,30 @@ fn watch(verbs: &IbvVerbs, cm: &IbvCm, bell: &Bell) -> rustix::io::Result<OwnedF
     Ok(epoll)
 }
 
-/// Copies a command's data to where the device reads it.
-fn copy_in(commands: &Commands, slot: SlotId, to: &mut [u8]) {
+/// Copies `len` bytes of a command's data to where the device reads them.
+fn copy_in(commands: &Commands, slot: SlotId, to: &mut ibv::Buffer, len: usize) {
     let mut at = 0;
-    while at < to.len() {
-        let place = place(slot, at, to.len());
+    while at < len {
+        let place = place(slot, at, len);
         let piece = commands.payload(&place).unwrap_or_default();
         if piece.is_empty() {
             return;
         }
-        to[at..][..piece.len()].copy_from_slice(piece);
+        to.copy_in(at, piece);
         at += piece.len();
     }
 }
 
-/// Copies what came to a command's buffers.
-fn copy_out(commands: &mut Commands, slot: SlotId, from: &[u8]) {
+/// Copies the `len` bytes that came to a command's buffers.
+fn copy_out(commands: &mut Commands, slot: SlotId, from: &ibv::Buffer, len: usize) {
     let mut at = 0;
-    while at < from.len() {
-        let piece = commands.place(place(slot, at, from.len()));
+    while at < len {
+        let piece = commands.place(place(slot, at, len));
         if piece.is_empty() {
             return;
         }
-        let len = piece.len();
-        piece.copy_from_slice(&from[at..][..len]);
-        at += len;
+        from.copy_out(at, piece);
+        at += piece.len();
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use nvmf_core::rdma::Fault;
 use nvmf_core::wire::cm::CmStatus;
+use nvmf_core::wire::sgl::Sgl;
 use nvmf_rdma::host::Why;
 use nvmf_rdma::ibv::{self, OpenError};
 use nvmf_rdma::verbs::{self, Outcome};
@@ -27,6 +28,10 @@ pub(in super::super::super) enum Failure {
     Fault(Fault),
     /// A work request failed.
     Request(Outcome),
+    /// The system lets no more memory be registered.
+    NoMemory,
+    /// A command has more bytes of data than a keyed descriptor can say.
+    TooLong(u32),
 }
 
 impl From<Failure> for QueueFailure {
@@ -56,6 +61,14 @@ impl Failure {
                 verbs::Error::Other(number) => Errno::from_raw_os_error(number),
             },
         )
+    }
+
+    /// Why there is no registered memory.
+    pub(super) fn of_memory(error: verbs::Error) -> Self {
+        match error {
+            verbs::Error::NoResources => Self::NoMemory,
+            error => Self::of_verbs("memory", error),
+        }
     }
 
     /// What a queue's end means to those who use it.
@@ -93,6 +106,11 @@ impl Failure {
             Self::Rejected(status) => Error::Rejected { address, status },
             Self::Fault(fault) => Error::RdmaFault(fault),
             Self::Request(outcome) => Error::Lost(io::Error::other(outcome.to_string())),
+            Self::NoMemory => Error::RdmaMemory,
+            Self::TooLong(len) => Error::TooLong {
+                len,
+                most: Sgl::KEYED_MAX,
+            },
         }
     }
 }
