@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant as Clock};
 
 use nvmf_core::time::Instant;
-use nvmf_rdma::cm::{Cm, Event, PrivateData, Setup, Terms};
+use nvmf_rdma::cm::{Cm, Event, PrivateData, Rejecter, Setup, Terms};
 use nvmf_rdma::ibv::{self, Buffer, Device, IbvCm, IbvVerbs, Memory, Qp, Region};
 use nvmf_rdma::verbs::{
     Access, Bytes, Chain, Completion, Direction, Ended, Key, Move, Outcome, Receiver, Remote, Send,
@@ -240,9 +240,11 @@ fn rejected_and_unreachable(target: &mut End, host: &mut End, address: SocketAdd
     match host.event("the rejection") {
         Event::Rejected {
             qp: of,
+            by,
             private_data,
         } => {
-            assert_eq!((of, &private_data.bytes()[..7]), (qp, &b"because"[..]));
+            assert_eq!((of, by), (qp, Rejecter::Peer));
+            assert_eq!(&private_data.bytes()[..7], b"because");
         }
         event => panic!("{event:?}"),
     }
@@ -255,7 +257,9 @@ fn rejected_and_unreachable(target: &mut End, host: &mut End, address: SocketAdd
         .connect(&mut host.verbs, nobody, setup(HOST, 4), terms(b""));
     let qp = qp.expect("an attempt");
     match host.event("that nobody listens") {
-        Event::Unreachable { qp: of } | Event::Rejected { qp: of, .. } => assert_eq!(of, qp),
+        Event::Rejected { qp: of, by, .. } => {
+            assert_eq!((of, by), (qp, Rejecter::NobodyListens));
+        }
         event => panic!("{event:?}"),
     }
     host.cm.destroy(&mut host.verbs, qp);

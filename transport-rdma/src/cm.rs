@@ -69,6 +69,18 @@ pub struct Terms {
     pub private_data: PrivateData,
 }
 
+/// Who rejects a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejecter {
+    /// Who listens there.
+    Peer,
+    /// The peer's connection manager, because nobody listens there.
+    NobodyListens,
+    /// A connection manager, for this reason: a code of InfiniBand's REJ (InfiniBand
+    /// Architecture 1, section 12.6.7.2), or of the fabric's.
+    Manager(i32),
+}
+
 /// What happened to connections.
 #[derive(Debug)]
 pub enum Event<R, Q> {
@@ -87,11 +99,13 @@ pub enum Event<R, Q> {
         /// What the peer says: of the side that accepted nothing is known here.
         terms: Terms,
     },
-    /// The peer does not want the connection.
+    /// There will be no connection.
     Rejected {
         /// Which.
         qp: Q,
-        /// What it says.
+        /// Who says so.
+        by: Rejecter,
+        /// What the peer says, if it is the peer.
         private_data: PrivateData,
     },
     /// There is no such peer, or no way to it, or it did not answer.

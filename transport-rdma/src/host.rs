@@ -16,7 +16,7 @@ use nvmf_core::wire::sqe::Sqe;
 use zerocopy::IntoBytes;
 
 use crate::buffer::Stack;
-use crate::cm::{Cm, Event as CmEvent, PrivateData, Setup, Terms};
+use crate::cm::{Cm, Event as CmEvent, PrivateData, Rejecter, Setup, Terms};
 use crate::verbs::{Access, Chain, Completion, Ended, Error, Key, Outcome, Receiver, Send, Verbs};
 
 /// Bytes of a buffer to receive a response into.
@@ -60,6 +60,11 @@ pub enum Event<B> {
 pub enum Why {
     /// The controller does not want the connection, and says why, if it does.
     Rejected(Option<CmStatus>),
+    /// Nobody listens there.
+    NobodyListens,
+    /// A connection manager rejects the connection, for this reason
+    /// ([`Rejecter::Manager`]).
+    Refused(i32),
     /// There is no way to the controller.
     Unreachable,
     /// The controller broke the transport.
@@ -292,10 +297,20 @@ impl<M: Cm, S: Storage> Queue<M, S> {
                 }));
                 Some(Event::Connected)
             }
-            CmEvent::Rejected { private_data, .. } => {
+            CmEvent::Rejected {
+                by, private_data, ..
+            } => {
                 self.disconnected = true;
-                let sts = CmRej::parse(private_data.bytes()).map(CmRej::sts);
-                self.end(Why::Rejected(sts))
+                self.end(match by {
+                    Rejecter::Peer => Why::Rejected(
+                        CmRej::parse(private_data.bytes())
+                            .map(CmRej::sts)
+                            // What was not filled in: it was rejected without a word.
+                            .filter(|sts| sts.code() != 0),
+                    ),
+                    Rejecter::NobodyListens => Why::NobodyListens,
+                    Rejecter::Manager(reason) => Why::Refused(*reason),
+                })
             }
             CmEvent::Unreachable { .. } => {
                 self.disconnected = true;

@@ -371,7 +371,7 @@ impl RdmaEnds {
                     Why::Disconnected | Why::Failed(Outcome::Unreachable | Outcome::Flushed) => {
                         Happened::Closed
                     }
-                    Why::Unreachable => Happened::Late,
+                    Why::Unreachable | Why::NobodyListens | Why::Refused(_) => Happened::Late,
                     Why::Rejected(sts) => Happened::Terminated(
                         sts.map_or_else(|| "no reason".to_owned(), |sts| sts.to_string()),
                     ),

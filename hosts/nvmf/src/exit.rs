@@ -178,7 +178,10 @@ impl Exit {
             Error::Resolve { .. }
             | Error::NothingListens { .. }
             | Error::Connect { .. }
+            | Error::From { .. }
             | Error::NoRdmaDevice { .. }
+            | Error::Rejected { status: None, .. }
+            | Error::ConnectionManager { .. }
             | Error::RdmaFault(_)
             | Error::NoIcResp { .. }
             | Error::Closed

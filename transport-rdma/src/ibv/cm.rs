@@ -16,7 +16,7 @@ use super::queues::set_nonblocking;
 use super::sys::{self, event};
 use super::worker::{Qp, Worker};
 use super::{IbvCm, IbvVerbs};
-use crate::cm::{Cm, Event, PrivateData, Setup, Terms};
+use crate::cm::{Cm, Event, PrivateData, Rejecter, Setup, Terms};
 use crate::verbs::Error;
 
 /// Connections that wait for their turn to be judged.
@@ -78,7 +78,7 @@ impl Channel {
             let copied = Copied {
                 id: (*event).id,
                 kind: (*event).event,
-                succeeded: (*event).status == 0,
+                status: (*event).status,
                 qp: Qp::from_raw((*(*event).id).context.addr() as u32),
                 // The library says it from this side's view; `Terms` are what the peer says.
                 terms: Terms {
@@ -104,7 +104,8 @@ impl Drop for Channel {
 struct Copied {
     id: *mut sys::CmId,
     kind: c_int,
-    succeeded: bool,
+    /// 0, an error number, or why a connection was rejected.
+    status: c_int,
     qp: Qp,
     terms: Terms,
 }
@@ -392,6 +393,20 @@ impl Cm for IbvCm {
     }
 }
 
+/// Who rejected a connection with this status of the event's. iWARP has but one, an error number:
+/// there who listens is told by what it says.
+fn rejecter(status: c_int, private_data: &[u8]) -> Rejecter {
+    const INVALID_SERVICE_ID: c_int = 8;
+    const CONSUMER_DEFINED: c_int = 28;
+    match status {
+        CONSUMER_DEFINED => Rejecter::Peer,
+        INVALID_SERVICE_ID => Rejecter::NobodyListens,
+        status if status == -ECONNREFUSED && private_data.is_empty() => Rejecter::NobodyListens,
+        status if status == -ECONNREFUSED => Rejecter::Peer,
+        status => Rejecter::Manager(status),
+    }
+}
+
 impl Worker {
     fn happened(&mut self, copied: Copied) -> Option<Happened> {
         let Copied { id, qp, terms, .. } = copied;
@@ -434,7 +449,9 @@ impl Worker {
                 match connected {
                     Ok(()) => None,
                     // iWARP asks whether anybody listens in this call.
-                    Err(Error::Other(ECONNREFUSED)) => self.rejected(qp, PrivateData::new(&[])),
+                    Err(Error::Other(ECONNREFUSED)) => {
+                        self.rejected(qp, Rejecter::NobodyListens, PrivateData::new(&[]))
+                    }
                     Err(_) => self.unreachable(qp),
                 }
             }
@@ -442,14 +459,17 @@ impl Worker {
                 pair.state = State::Connected;
                 Some(Event::Established { qp, terms })
             }
-            event::REJECTED => self.rejected(qp, terms.private_data),
+            event::REJECTED => {
+                let by = rejecter(copied.status, terms.private_data.bytes());
+                self.rejected(qp, by, terms.private_data)
+            }
             event::ADDRESS_ERROR
             | event::ROUTE_ERROR
             | event::CONNECT_ERROR
             | event::UNREACHABLE => self.unreachable(qp),
             event::DISCONNECTED | event::DEVICE_REMOVAL => {
                 // Without success it did not answer.
-                pair.peer_ended |= copied.kind == event::DISCONNECTED && copied.succeeded;
+                pair.peer_ended |= copied.kind == event::DISCONNECTED && copied.status == 0;
                 self.stop(qp).then_some(Event::Disconnected { qp })
             }
             _ => None,
@@ -468,9 +488,12 @@ impl Worker {
         }
     }
 
-    fn rejected(&mut self, qp: Qp, private_data: PrivateData) -> Option<Happened> {
-        self.stop(qp)
-            .then_some(Event::Rejected { qp, private_data })
+    fn rejected(&mut self, qp: Qp, by: Rejecter, private_data: PrivateData) -> Option<Happened> {
+        self.stop(qp).then_some(Event::Rejected {
+            qp,
+            by,
+            private_data,
+        })
     }
 
     fn unreachable(&mut self, qp: Qp) -> Option<Happened> {

@@ -72,7 +72,7 @@ impl Cm for Manager {
             }
             None => {
                 let due = state.later(qp, 2);
-                state.schedule(due, Happening::Unreachable(qp));
+                state.schedule(due, Happening::NobodyListens(qp));
             }
         }
         Ok(qp)

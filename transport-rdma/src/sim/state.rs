@@ -204,7 +204,7 @@ pub(super) enum Happening {
         terms: Terms,
     },
     /// Nobody is there.
-    Unreachable(Qp),
+    NobodyListens(Qp),
     Rejected(Qp, PrivateData),
     Established(Qp, Terms),
     /// A window cannot be bound.

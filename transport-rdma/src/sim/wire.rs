@@ -7,7 +7,7 @@ use nvmf_core::time::Instant;
 
 use super::Passing;
 use super::state::{Condition, Happening, Kind, Lent, Packet, Qp, QueuePair, State, Window};
-use crate::cm::{Event, Terms};
+use crate::cm::{Event, PrivateData, Rejecter, Terms};
 use crate::verbs::{Direction, Ended, Outcome};
 
 impl State {
@@ -38,9 +38,27 @@ impl State {
                     .events
                     .push_back(Event::Request { request, terms });
             }
-            Happening::Unreachable(qp) => self.refused(qp, Event::Unreachable { qp }),
+            Happening::NobodyListens(qp) => {
+                let (by, private_data) = (Rejecter::NobodyListens, PrivateData::new(&[]));
+                self.refused(
+                    qp,
+                    Event::Rejected {
+                        qp,
+                        by,
+                        private_data,
+                    },
+                );
+            }
             Happening::Rejected(qp, private_data) => {
-                self.refused(qp, Event::Rejected { qp, private_data });
+                let by = Rejecter::Peer;
+                self.refused(
+                    qp,
+                    Event::Rejected {
+                        qp,
+                        by,
+                        private_data,
+                    },
+                );
             }
             Happening::Established(qp, terms) => self.established(qp, terms),
             Happening::Unbound(qp) => {

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use nvmf_core::rdma::Remote;
 use nvmf_rdma::Cm;
-use nvmf_rdma::cm::Event;
+use nvmf_rdma::cm::{Event, Rejecter};
 use nvmf_rdma::sim::Kind;
 use nvmf_rdma::verbs::{
     Access, Bytes, Chain, Direction, Ended, Error, Key, Move, Outcome, Receiver, Send, Verbs,
@@ -471,7 +471,10 @@ fn nobody_listens_and_rejections() {
     let qp = manager.connect(&mut nic, nowhere, World::setup(0), World::terms(1));
     let qp = qp.unwrap();
     let event = manager.poll(world.fabric.now()).unwrap();
-    assert!(matches!(event, Event::Unreachable { qp: of } if of == qp));
+    let Event::Rejected { qp: of, by, .. } = event else {
+        panic!("{event:?}");
+    };
+    assert_eq!((of, by), (qp, Rejecter::NobodyListens));
     manager.destroy(&mut nic, qp);
     let taken = manager.listen(World::LISTENER);
     assert_eq!(taken, Err(Error::NoResources));

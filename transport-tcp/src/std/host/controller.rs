@@ -130,7 +130,8 @@ impl Controller {
                 outcome,
                 Err(Error::NothingListens { .. }
                     | Error::Connect { .. }
-                    | Error::NoRdmaDevice { .. })
+                    | Error::NoRdmaDevice { .. }
+                    | Error::ConnectionManager { .. })
             ) {
                 break;
             }

@@ -34,6 +34,14 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// There is no connecting from the address or the interface that options name.
+    #[error(
+        "cannot connect from the address or interface that was asked for (host_traddr, host_iface)"
+    )]
+    From {
+        /// What the system said.
+        source: io::Error,
+    },
     /// Something listens there, but it does not speak NVMe/TCP.
     #[error("{address} did not answer ICReq: is it an NVMe/TCP target?")]
     NoIcResp {
@@ -73,12 +81,21 @@ pub enum Error {
         most: u32,
     },
     /// The target rejected an RDMA connection.
-    #[error("{address} rejects the connection: {status}")]
+    #[error("{address} rejects the connection{}", said(*.status))]
     Rejected {
         /// Where the target is.
         address: SocketAddr,
-        /// For what reason.
-        status: CmStatus,
+        /// For what reason, if it says so: one that stops does not.
+        status: Option<CmStatus>,
+    },
+    /// A connection manager rejected an RDMA connection, not the target.
+    #[error("the RDMA connection manager of {address} rejects the connection: reason {reason}{}", named(*.reason))]
+    ConnectionManager {
+        /// Where the target was to be.
+        address: SocketAddr,
+        /// A code of InfiniBand's REJ (InfiniBand Architecture 1, section 12.6.7.2), or an
+        /// error number, negative.
+        reason: i32,
     },
     /// The controller broke NVMe/RDMA.
     #[error("the controller breaks NVMe/RDMA: {0}")]
@@ -185,6 +202,24 @@ impl Error {
             io::ErrorKind::ConnectionRefused => Self::NothingListens { address },
             _ => Self::Connect { address, source },
         }
+    }
+}
+
+fn said(status: Option<CmStatus>) -> String {
+    match status {
+        Some(status) => format!(": {status}"),
+        None => " and does not say why; a target that stops does so".to_owned(),
+    }
+}
+
+/// Those reasons of a connection manager's that somebody can do something about.
+fn named(reason: i32) -> &'static str {
+    match reason {
+        1 | 3 => " (it has no room)",
+        4 => " (timeout)",
+        10 => " (the last connection is not over there)",
+        12 | 13 => " (wrong address)",
+        _ => "",
     }
 }
 

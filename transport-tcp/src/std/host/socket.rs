@@ -6,16 +6,32 @@ use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::options::Options;
+use super::queue::Failure;
 
 /// Begins to connect. The socket is writable when that has ended, well or not.
-pub(super) fn connect(address: SocketAddr, options: &Options) -> io::Result<TcpStream> {
+pub(super) fn connect(address: SocketAddr, options: &Options) -> Result<TcpStream, Failure> {
+    let socket = prepare(address, options).map_err(|error| Failure::Connect(errno(&error)))?;
+    leave_from(&socket, options).map_err(|error| Failure::From(errno(&error)))?;
+    match socket.connect(&address.into()) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
+        Err(error) => return Err(Failure::Connect(errno(&error))),
+    }
+    Ok(socket.into())
+}
+
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::INVAL)
+}
+
+/// All but the addresses; all of it before the SYN, which has it too.
+fn prepare(address: SocketAddr, options: &Options) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM.nonblocking().cloexec(),
         Some(Protocol::TCP),
     )?;
     socket.set_tcp_nodelay(true)?;
-    // All of it before the SYN, which has it too.
     if let Some(tos) = options.tos.map(u32::from) {
         if address.is_ipv6() {
             socket.set_tclass_v6(tos)?;
@@ -27,18 +43,17 @@ pub(super) fn connect(address: SocketAddr, options: &Options) -> io::Result<TcpS
     if let Some(priority) = options.so_priority {
         socket.set_priority(priority)?;
     }
+    Ok(socket)
+}
+
+fn leave_from(socket: &Socket, options: &Options) -> io::Result<()> {
     if let Some(interface) = &options.host_iface {
         socket.bind_device(Some(interface.as_bytes()))?;
     }
     if let Some(host) = options.host_traddr {
         socket.bind(&SocketAddr::new(host, 0).into())?;
     }
-    match socket.connect(&address.into()) {
-        Ok(()) => {}
-        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
-        Err(error) => return Err(error),
-    }
-    Ok(socket.into())
+    Ok(())
 }
 
 #[cfg(test)]
@@ -85,12 +100,13 @@ mod tests {
             host_iface: Some("nvmf-none".to_owned()),
             ..Options::default()
         };
-        assert!(connect(address, &no_such_interface).is_err());
+        let failure = connect(address, &no_such_interface).unwrap_err();
+        assert!(matches!(failure, Failure::From(Errno::NODEV | Errno::PERM)));
         let not_ours = Options {
             host_traddr: Some("192.0.2.1".parse().unwrap()),
             ..Options::default()
         };
-        let error = connect(address, &not_ours).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+        let failure = connect(address, &not_ours).unwrap_err();
+        assert!(matches!(failure, Failure::From(Errno::ADDRNOTAVAIL)));
     }
 }

@@ -143,6 +143,8 @@ impl Line {
 pub(super) enum Failure {
     Controller(host::Error),
     Connect(Errno),
+    /// There is no connecting from where the options say.
+    From(Errno),
     Closed,
     Lost(Errno),
     NoIcResp,
@@ -159,6 +161,9 @@ impl Failure {
         match self {
             Self::Controller(error) => error.into(),
             Self::Connect(errno) => Error::connect(address, errno.into()),
+            Self::From(errno) => Error::From {
+                source: errno.into(),
+            },
             Self::Closed => Error::Closed,
             Self::Lost(errno) => Error::Lost(errno.into()),
             Self::NoIcResp => Error::NoIcResp { address },
@@ -177,7 +182,10 @@ impl Failure {
         match self {
             Self::Connect(_) => true,
             #[cfg(feature = "rdma")]
-            Self::Rdma(failure) => matches!(failure, rdma::Failure::NoDevice(_)),
+            Self::Rdma(failure) => matches!(
+                failure,
+                rdma::Failure::NoDevice(_) | rdma::Failure::Refused(_)
+            ),
             _ => false,
         }
     }
@@ -307,8 +315,8 @@ impl Queue {
         carried!(&mut self.0, queue => queue.enqueue_part(sqe, part, tag))
     }
 
-    /// Commands under way: their CIDs and tags.
-    pub(super) fn under_way(&self) -> Vec<(Cid, u64)> {
+    /// Commands under way: their tags, and their CIDs if they were sent.
+    pub(super) fn under_way(&self) -> Vec<(Option<Cid>, u64)> {
         carried!(&self.0, queue => queue.under_way().collect())
     }
 

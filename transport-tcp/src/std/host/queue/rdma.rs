@@ -45,9 +45,6 @@ const LOOK: u32 = 4096;
 /// Bytes that are registered at a time, unless one buffer is larger.
 const PIECE: usize = 256 * 1024;
 
-/// The CID of a command that was not sent yet: it names none.
-const UNSENT: Cid = Cid(0xFFFF);
-
 /// Work requests of a command at most: bind a window, SEND, invalidate.
 const REQUESTS: u32 = 3;
 
@@ -119,9 +116,7 @@ impl RdmaQueue {
         purpose: Purpose,
     ) -> Result<Self, QueueFailure> {
         ibv::available().map_err(|_| Failure::NoLibrary)?;
-        let from = way(address, options).map_err(|error| {
-            QueueFailure::Connect(Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
-        })?;
+        let from = way(address, options)?;
         let device = Device::at(from).map_err(Failure::of_open)?;
         let entries = purpose
             .entries
@@ -271,15 +266,15 @@ impl RdmaQueue {
         self.outstanding += 1;
     }
 
-    /// Commands under way. Those that were not sent have no CID.
-    pub(super) fn under_way(&self) -> impl Iterator<Item = (Cid, u64)> {
+    /// Commands under way: those that were not sent yet have no CID.
+    pub(super) fn under_way(&self) -> impl Iterator<Item = (Option<Cid>, u64)> {
         let cid = |slot: SlotId| {
             let mut sent = self.line.under_way();
             sent.find_map(|(cid, place)| (place == u64::from(slot.0)).then_some(cid))
         };
         self.commands
             .iter()
-            .map(move |(slot, command)| (cid(slot).unwrap_or(UNSENT), command.tag))
+            .map(move |(slot, command)| (cid(slot), command.tag))
     }
 
     pub(super) fn flush(&mut self) {
@@ -561,7 +556,10 @@ impl AsFd for RdmaQueue {
 }
 
 /// The address of ours that packets to an address come from: it has the device. Nothing is sent.
-fn way(address: SocketAddr, options: &Options) -> std::io::Result<SocketAddr> {
+fn way(address: SocketAddr, options: &Options) -> Result<SocketAddr, QueueFailure> {
+    let connect = |error: std::io::Error| {
+        QueueFailure::Connect(Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+    };
     if let Some(from) = options.host_traddr {
         return Ok(SocketAddr::new(from, 0));
     }
@@ -569,12 +567,15 @@ fn way(address: SocketAddr, options: &Options) -> std::io::Result<SocketAddr> {
         SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
         SocketAddr::V6(_) => ([0; 8], 0).into(),
     };
-    let socket = UdpSocket::bind(any)?;
+    let socket = UdpSocket::bind(any).map_err(connect)?;
     if let Some(interface) = &options.host_iface {
-        SockRef::from(&socket).bind_device(Some(interface.as_bytes()))?;
+        let bound = SockRef::from(&socket).bind_device(Some(interface.as_bytes()));
+        bound.map_err(|error| {
+            QueueFailure::From(Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+        })?;
     }
-    socket.connect(address)?;
-    let mut from = socket.local_addr()?;
+    socket.connect(address).map_err(connect)?;
+    let mut from = socket.local_addr().map_err(connect)?;
     from.set_port(0);
     Ok(from)
 }

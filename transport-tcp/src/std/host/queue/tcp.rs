@@ -86,9 +86,7 @@ struct Machine {
 impl TcpQueue {
     /// Begins to connect; [`Queue::poll`] goes on with it, until [`Queue::is_live`].
     pub(super) fn start(address: SocketAddr, options: &Options) -> Result<Self, Failure> {
-        let socket = socket::connect(address, options).map_err(|error| {
-            Failure::Connect(Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
-        })?;
+        let socket = socket::connect(address, options)?;
         let config = options.tcp();
         let mut queue = Self {
             socket,
@@ -206,14 +204,14 @@ impl TcpQueue {
     }
 
     /// Commands under way: their CIDs and tags.
-    pub(super) fn under_way(&self) -> impl Iterator<Item = (Cid, u64)> {
+    pub(super) fn under_way(&self) -> impl Iterator<Item = (Option<Cid>, u64)> {
         let Machine {
             transport,
             commands,
         } = &self.machine;
         commands
             .iter()
-            .filter_map(|(slot, command)| Some((transport.cid(slot)?, command.tag)))
+            .map(|(slot, command)| (transport.cid(slot), command.tag))
     }
 
     /// Sends what there is to send, as far as the socket takes it.

@@ -612,25 +612,32 @@ impl Connection {
             return None;
         }
         self.look_at = None;
-        for active in self.active.iter_mut().flatten() {
+        let under_way = self.queue.as_ref().map(Queue::under_way)?;
+        let is_sent = |index: usize| {
+            let mut sent = under_way.iter().filter(|(cid, _)| cid.is_some());
+            sent.any(|(_, tag)| (tag >> 32) as usize == index)
+        };
+        for (index, active) in self.active.iter_mut().enumerate() {
+            let Some(active) = active else { continue };
             if active.pending == 0 || active.late {
                 continue;
+            }
+            if active.deadline <= now && !is_sent(index) {
+                // It waits for others in the queue, which may be late: there is nothing to abort.
+                active.deadline = now.after(self.command_timeout);
             }
             active.late = active.deadline <= now;
             if !active.late {
                 self.look_at = sooner(self.look_at, Some(active.deadline));
             }
         }
-        let queue = self.queue.as_ref()?;
-        let is_late = |(_, tag): &(Cid, u64)| {
+        let is_late = |tag: u64| {
             let active = self.active.get((tag >> 32) as usize);
             matches!(active, Some(Some(active)) if active.late)
         };
-        let late: Vec<Cid> = queue
-            .under_way()
-            .into_iter()
-            .filter(is_late)
-            .map(|(cid, _)| cid)
+        let late: Vec<Cid> = under_way
+            .iter()
+            .filter_map(|(cid, tag)| cid.filter(|_| is_late(*tag)))
             .collect();
         (!late.is_empty()).then_some(Event::Late(late))
     }

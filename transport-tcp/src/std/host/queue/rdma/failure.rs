@@ -22,8 +22,10 @@ pub(in super::super::super) enum Failure {
     NoDevice(Errno),
     /// The device, or the system, does not give this.
     Device(&'static str, Errno),
-    /// The controller's word.
-    Rejected(CmStatus),
+    /// The controller's word, if it said one.
+    Rejected(Option<CmStatus>),
+    /// A connection manager rejected the connection, for this reason.
+    Refused(i32),
     /// It breaks the transport.
     Fault(Fault),
     /// A work request failed.
@@ -73,15 +75,10 @@ impl Failure {
 
     /// What a queue's end means to those who use it.
     pub(super) fn of_end(why: Why) -> QueueFailure {
-        /// What a rejection of the connection manager's own reads as.
-        const NOTHING_SAID: u16 = 0;
         match why {
-            // Nobody listens: a controller would say why.
-            Why::Rejected(None) => QueueFailure::Connect(Errno::CONNREFUSED),
-            Why::Rejected(Some(status)) if status.code() == NOTHING_SAID => {
-                QueueFailure::Connect(Errno::CONNREFUSED)
-            }
-            Why::Rejected(Some(status)) => Self::Rejected(status).into(),
+            Why::Rejected(status) => Self::Rejected(status).into(),
+            Why::NobodyListens => QueueFailure::Connect(Errno::CONNREFUSED),
+            Why::Refused(reason) => Self::Refused(reason).into(),
             Why::Unreachable => QueueFailure::Connect(Errno::HOSTUNREACH),
             Why::Fault(fault) => Self::Fault(fault).into(),
             Why::Failed(outcome) => Self::Request(outcome).into(),
@@ -104,6 +101,7 @@ impl Failure {
                 source: errno.into(),
             },
             Self::Rejected(status) => Error::Rejected { address, status },
+            Self::Refused(reason) => Error::ConnectionManager { address, reason },
             Self::Fault(fault) => Error::RdmaFault(fault),
             Self::Request(outcome) => Error::Lost(io::Error::other(outcome.to_string())),
             Self::NoMemory => Error::RdmaMemory,
