@@ -32,7 +32,8 @@ pub(crate) struct Args {
 /// Prints an entry a line.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut failures = Failures::new(args.output.output);
-    let found = all(&args.url, &args.connect.options(), &mut failures)?;
+    let options = args.connect.options(&args.url)?;
+    let found = all(&args.url, &options, &mut failures)?;
     let text = || found.iter().map(|found| line(found) + "\n").collect();
     let json = || {
         let entries = found.iter().map(|found| {
@@ -56,6 +57,11 @@ pub(super) fn all(
     let found = host::discover(url, options).map_err(|error| explain(error, url, options))?;
     for problem in found.problems {
         match problem {
+            // Whoever asked over TCP need not have one.
+            Problem::Unreachable {
+                error: host::Error::NoRdmaDevice { .. },
+                ..
+            } if url.transport == Transport::Tcp => tracing::info!("{problem}"),
             Problem::Unreachable { controller, error } => {
                 let context = format!("the referral to {controller} leads nowhere");
                 failures.add(anyhow::Error::from(error).context(context));

@@ -72,7 +72,7 @@ impl fmt::Display for Problem {
 }
 
 /// Asks the discovery controller that the URL names, and all that it refers to: over TCP, and
-/// over RDMA if that is where it begins.
+/// over RDMA if that is possible here, or is where it begins.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -97,8 +97,8 @@ pub fn discover(url: &Url, options: &Options) -> Result<Discovery, Error> {
     let first = Controller::connect(url, options)?;
     let subnqn = url.subnqn.clone().unwrap_or_else(Nqn::discovery);
     let (trtype, followed): (_, &[_]) = match options.transport {
-        // There may be no RDMA here.
-        Transport::Tcp => (Trtype::Tcp, &[Trtype::Tcp]),
+        Transport::Tcp if !has_rdma() => (Trtype::Tcp, &[Trtype::Tcp]),
+        Transport::Tcp => (Trtype::Tcp, &[Trtype::Tcp, Trtype::Rdma]),
         Transport::Rdma => (Trtype::Rdma, &[Trtype::Tcp, Trtype::Rdma]),
     };
     let mut walk = Walk::<MAX_CONTROLLERS>::over(trtype, first.address(), subnqn, followed);
@@ -133,6 +133,14 @@ pub fn discover(url: &Url, options: &Options) -> Result<Discovery, Error> {
         }
     }
     Ok(discovery)
+}
+
+/// Whether the libraries are there; a device may be missing all the same.
+fn has_rdma() -> bool {
+    #[cfg(feature = "rdma")]
+    return nvmf_rdma::ibv::available().is_ok();
+    #[cfg(not(feature = "rdma"))]
+    false
 }
 
 fn ask(controller: &DiscoveryController, options: &Options) -> Result<Vec<DiscoveryEntry>, Error> {
