@@ -9,7 +9,8 @@ use nvmf_core::wire::discovery::Subtype;
 use nvmf_core::wire::ids::{HostId, Nqn, Nsid};
 use nvmf_core::wire::status::Status;
 use nvmf_tcp::std::host::{
-    Association, Controller, Error, Host, Namespace, Options, Policy, RdmaKey, SharedNamespace, Url,
+    Association, Controller, Error, Host, Namespace, Options, Policy, RdmaKey, SharedNamespace,
+    Transport, Url,
 };
 
 use super::number;
@@ -18,11 +19,11 @@ use crate::exit;
 /// How to connect.
 #[derive(clap::Args)]
 pub(crate) struct ConnectArgs {
-    /// Ask for header digests (CRC32C)
+    /// Ask for header digests (CRC32C; TCP only)
     #[arg(long, visible_alias = "hdr-digest", help_heading = "Connection")]
     hdgst: bool,
 
-    /// Ask for data digests (CRC32C)
+    /// Ask for data digests (CRC32C; TCP only)
     #[arg(long, visible_alias = "data-digest", help_heading = "Connection")]
     ddgst: bool,
 
@@ -54,11 +55,11 @@ pub(crate) struct ConnectArgs {
     #[arg(long, value_name = "NAME", help_heading = "Connection")]
     host_iface: Option<String>,
 
-    /// The TOS or traffic class byte of packets: DSCP times 4
+    /// The TOS or traffic class byte of packets: DSCP times 4 (TCP only)
     #[arg(long, value_name = "BYTE", value_parser = number::<u8>, help_heading = "Connection")]
     tos: Option<u8>,
 
-    /// Priority of packets within this machine (SO_PRIORITY), 0 to 6
+    /// Priority of packets within this machine (SO_PRIORITY), 0 to 6 (TCP only)
     #[arg(long, value_name = "N", help_heading = "Connection")]
     so_priority: Option<u32>,
 
@@ -145,7 +146,11 @@ pub(crate) struct NamespaceArgs {
 }
 
 impl ConnectArgs {
-    pub(crate) fn options(&self) -> Options {
+    /// How to connect to `url`.
+    ///
+    /// # Errors
+    /// An option is of the other transport.
+    pub(crate) fn options(&self, url: &Url) -> anyhow::Result<Options> {
         let mut options = Options {
             header_digest: self.hdgst,
             data_digest: self.ddgst,
@@ -172,12 +177,12 @@ impl ConnectArgs {
         options.tos = self.tos;
         options.so_priority = self.so_priority;
         options.rdma_key = self.rdma_key.unwrap_or_default();
-        options
+        fits(url, &url.options(&options)).map(|()| options)
     }
 
     /// Connects to the subsystem that the URL names.
     pub(crate) fn subsystem(&self, url: &Url) -> anyhow::Result<Controller> {
-        subsystem(url, &self.options())
+        subsystem(url, &self.options(url)?)
     }
 
     /// The namespace that was given, or the only one, and its association, which connects
@@ -191,7 +196,7 @@ impl ConnectArgs {
         names_subsystem(url)?;
         let options = Options {
             recovery: recovery.policy(),
-            ..self.options()
+            ..self.options(url)?
         };
         let association = Host::new(None)?
             .attach(url, &options)
@@ -216,7 +221,7 @@ impl ConnectArgs {
         let nsid = one_nsid(url, namespace_id)?;
         let controllers = controllers.min(count).max(1);
         let each = u16::try_from(count.div_ceil(controllers)).unwrap_or(u16::MAX);
-        let mut options = self.options();
+        let mut options = self.options(url)?;
         options.queue_depth = options.queue_depth.max(depth.into());
         options.io_queues = options.io_queues.max(each);
         let controllers = (0..controllers)
@@ -258,7 +263,8 @@ impl ScopeArgs {
     /// The controller, and the NSID that was given. The URL may name the discovery subsystem.
     pub(crate) fn connect(&self) -> anyhow::Result<(Controller, Option<Nsid>)> {
         let nsid = one_nsid(&self.url, self.namespace_id)?;
-        Ok((connect(&self.url, &self.connect.options())?, nsid))
+        let options = self.connect.options(&self.url)?;
+        Ok((connect(&self.url, &options)?, nsid))
     }
 }
 
@@ -294,6 +300,27 @@ impl NamespaceArgs {
     ) -> anyhow::Result<(Association, SharedNamespace)> {
         let nsid = one_nsid(&self.url, self.namespace_id)?;
         self.connect.attach(&self.url, nsid, recovery)
+    }
+}
+
+/// Whether the options are some of the transport's.
+fn fits(url: &Url, options: &Options) -> anyhow::Result<()> {
+    let of_tcp = [
+        ("hdgst", options.header_digest),
+        ("ddgst", options.data_digest),
+        ("tos", options.tos.is_some()),
+        ("so-priority", options.so_priority.is_some()),
+    ];
+    let of_rdma = [("rdma-key", options.rdma_key != RdmaKey::default())];
+    let (others, transport) = match url.transport {
+        Transport::Tcp => (&of_rdma[..], "RDMA"),
+        Transport::Rdma => (&of_tcp[..], "TCP"),
+    };
+    match others.iter().find(|(_, given)| *given) {
+        Some((name, _)) => Err(exit::usage(format!(
+            "--{name} is of {transport}, and {url} is not"
+        ))),
+        None => Ok(()),
     }
 }
 

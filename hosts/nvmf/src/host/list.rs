@@ -38,10 +38,10 @@ struct Row {
 
 /// A namespace a line.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let options = args.connect.options();
     let mut rows = Vec::new();
     let mut failures = Failures::new(args.output.output);
     for url in &args.urls {
+        let options = args.connect.options(url)?;
         match subsystems(url, &options, &mut failures) {
             Ok(urls) => {
                 for url in urls {

@@ -52,7 +52,7 @@ pub(crate) struct Args {
 /// Tells what happens, until that is over.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::new()?;
-    let mut options = args.connect.options();
+    let mut options = args.connect.options(&args.url)?;
     options.recovery = args.recovery.policy();
     let host = Host::new(NonZero::new(1))?;
     let association = host
