@@ -249,6 +249,36 @@ fn nobody_there() {
 }
 
 #[test]
+fn there_is_no_connecting_from_nowhere() {
+    for option in [["--host-iface", "nothing0"], ["--host-traddr", "192.0.2.1"]] {
+        let [name, value] = option;
+        let error = failure(3, &["discover", "nvme+tcp://127.0.0.1:1", name, value]);
+        let said = "cannot connect from the address or interface that was asked for";
+        assert!(error.starts_with(said), "{error}");
+    }
+}
+
+#[test]
+fn options_of_the_other_transport_are_refused() {
+    let (tcp, rdma) = ("nvme+tcp://127.0.0.1/nqn.a", "nvme+rdma://127.0.0.1/nqn.a");
+    for (url, options, said) in [
+        (rdma, &["--hdgst"][..], "--hdgst is of TCP"),
+        (rdma, &["--ddgst"], "--ddgst is of TCP"),
+        (rdma, &["--tos", "8"], "--tos is of TCP"),
+        (rdma, &["--so-priority", "1"], "--so-priority is of TCP"),
+        (
+            "nvme+rdma://127.0.0.1/nqn.a?hdr-digest=1",
+            &[],
+            "--hdgst is of TCP",
+        ),
+        (tcp, &["--rdma-key", "window"], "--rdma-key is of RDMA"),
+    ] {
+        let error = failure(2, &[&["id-ctrl", url], options].concat());
+        assert!(error.starts_with(said), "{error}");
+    }
+}
+
+#[test]
 fn rdma_without_its_libraries_says_what_to_install() {
     let folder = tempfile::tempdir().unwrap();
     // In the way of those that this system may have.

@@ -632,3 +632,25 @@ fn place(slot: SlotId, at: usize, end: usize) -> Place {
         len: (end - at) as u32,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_begins_where_options_say() {
+        let to = "127.0.0.1:4420".parse().unwrap();
+        let mut options = Options::default();
+        let from = way(to, &options).unwrap();
+        assert_eq!(from, "127.0.0.1:0".parse().unwrap());
+        options.host_iface = Some("nvmf-none".to_owned());
+        let failure = way(to, &options).unwrap_err();
+        assert!(matches!(
+            failure,
+            QueueFailure::From(Errno::NODEV | Errno::PERM)
+        ));
+        options.host_traddr = Some("192.0.2.1".parse().unwrap());
+        let from = way(to, &options).unwrap();
+        assert_eq!(from, "192.0.2.1:0".parse().unwrap());
+    }
+}
