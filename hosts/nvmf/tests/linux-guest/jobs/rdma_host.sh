@@ -65,6 +65,31 @@ expect "$ADDRESS:4420/$NQN\?nsid=1" ./nvmf list $AT
 rmdir "$referral"; unlisten 4421
 refuse "nothing listens on $ADDRESS:4421" ./nvmf discover $AT:4421
 
+step "referrals lead from one transport to the other"
+modprobe nvmet-tcp
+tcp=$nvmet/ports/8009; mkdir $tcp
+echo tcp >$tcp/addr_trtype; echo ipv4 >$tcp/addr_adrfam; echo $ADDRESS >$tcp/addr_traddr; echo 8009 >$tcp/addr_trsvcid
+ln -s "$subsystem" $tcp/subsystems/
+refer() {
+  local referral=$nvmet/ports/$1/referrals/other; mkdir "$referral"
+  echo $2 >"$referral/addr_trtype"; echo ipv4 >"$referral/addr_adrfam"; echo $ADDRESS >"$referral/addr_traddr"
+  echo $3 >"$referral/addr_trsvcid"; echo 1 >"$referral/enable"
+}
+refer 8009 rdma 4420; refer 4420 tcp 8009
+for url in nvme+tcp://$ADDRESS:8009 $AT; do
+  expect "^nvme\+tcp://$ADDRESS:8009/$NQN " ./nvmf discover $url
+  grep -qE "^nvme\+rdma://$ADDRESS:4420/$NQN " /tmp/out || fail "RDMA was not asked"
+done
+rmdir $nvmet/ports/*/referrals/other; rm $tcp/subsystems/$NQN; rmdir $tcp
+
+step "what cannot be connected from, and options of the other transport"
+refuse 'connect from the address or interface that was asked for .*No such device' ./nvmf discover $AT --host-iface nothing0
+refuse 'no RDMA device leads to' ./nvmf discover $AT --host-traddr 127.0.0.1
+expect "^nvme\+rdma://$ADDRESS:4420/$NQN " ./nvmf discover $AT --host-iface eth0 --host-traddr $ADDRESS
+refuse 'hdgst is of TCP' ./nvmf id-ctrl "$AT/$NQN" --hdgst
+refuse 'tos is of TCP' ./nvmf id-ctrl "$AT/$NQN?tos=8"
+refuse 'rdma-key is of RDMA' ./nvmf id-ctrl "nvme+tcp://$ADDRESS/$NQN" --rdma-key window
+
 step "requests for connections: the kernel's answers"
 asked 'CM REP recfmt 0 crqsize 32' 16 0 0 32 31 0
 asked 'CM REJ recfmt 0 sts Invalid RECFMT' 16 1 0 32 31 0
@@ -144,6 +169,13 @@ copy_passes
 until_true 30 grep -q ' reconnected' /tmp/events
 cat /tmp/events
 kill -INT $watch; wait $watch || :
+
+step "commands do not wait for longer than fast_io_fail_tmo says"
+copy --fast_io_fail_tmo 2
+unlisten 4420
+! wait $copy || fail "the copy went on without its target"
+cat /tmp/copied; grep -q 'fast_io_fail_tmo' /tmp/copied || fail "it does not say why"
+listen 4420 16384
 
 step "the link is deleted under load and made again"
 allow 'nvmet_rdma: Removing queue'
