@@ -2,7 +2,7 @@
 #   DEVICE   rxe (RoCEv2) or siw (iWARP)
 . ./lib.sh
 HARMLESS="$HARMLESS|rdma_rxe: loaded|null_blk: disk nullb0 created|nvmet: (adding nsid|creating (nvm|discovery) controller)"
-HARMLESS="$HARMLESS|nvmet_rdma: (enabling|disabling) port|EXT4-fs \(nbd0\): (mounted|unmounting) filesystem"
+HARMLESS="$HARMLESS|nvmet_(rdma|tcp): (enabling|disabling) port|EXT4-fs \(nbd0\): (mounted|unmounting) filesystem"
 ADDRESS=10.0.2.15 NQN=nqn.2024-01.test:rdma
 nvmet=/sys/kernel/config/nvmet
 subsystem=$nvmet/subsystems/$NQN
