@@ -222,9 +222,12 @@ asked 'CM REP recfmt 0 crqsize 32' 16 0 0 32 31
 asked 'CM REJ recfmt 0 sts Invalid HSQSIZE' 16 0 0 32
 asked 'CM REJ recfmt 0 sts Invalid HSQSIZE' 16
 # The QID of a queue that is connected.
+queues() { grep -c 'connected.*qid=1 ' /tmp/target || :; }
+another_queue() { [ "$(queues)" -gt "$before" ]; }
+before=$(queues)
 ./nvmf connect "$AT/$NQN" --watch >/tmp/events 2>&1 & watch=$!
-until_true 10 grep -q 'qid=1 ' /tmp/target
-cntlid=$(sed -n "s/.*cntlid=\([0-9]*\) qid=1 .*/\1/p" /tmp/target | tail -1)
+until_true 10 another_queue
+cntlid=$(sed -n "s/.*connected.*cntlid=\([0-9]*\) qid=1 .*/\1/p" /tmp/target | tail -1)
 [ "$cntlid" ] || { cat /tmp/target; fail "no CNTLID"; }
 asked 'CM REJ recfmt 0 sts Invalid QID' 16 0 1 128 127 $cntlid
 kill -INT $watch; wait $watch || :
