@@ -16,7 +16,12 @@ const NUMBERS: u16 = 1024;
 
 pub(super) struct Buffers {
     registry: Registry,
-    /// Numbers that no memory has.
+    numbers: Numbers,
+}
+
+/// Which numbers there are to give.
+struct Numbers {
+    /// Those that no memory has.
     free: Vec<u16>,
     /// The kernel permits no more.
     full: bool,
@@ -32,21 +37,29 @@ impl Buffers {
             .register_buffers_sparse(u32::from(NUMBERS));
         Self {
             registry: Registry::default(),
-            free: (0..NUMBERS).rev().collect(),
-            full: table.is_err(),
-            complained: Arc::clone(complained),
+            numbers: Numbers {
+                free: (0..NUMBERS).rev().collect(),
+                full: table.is_err(),
+                complained: Arc::clone(complained),
+            },
         }
     }
 
     /// The number of a buffer's memory, which is registered if that seems worth it.
     pub(super) fn number(&mut self, uring: &IoUring, buffer: &mut Buffer) -> Option<u16> {
-        let registry = self.registry.clone();
-        buffer.number(&registry, |memory| self.register(uring, memory))
+        let Self { registry, numbers } = self;
+        buffer.number(registry, |memory| numbers.give(uring, registry, memory))
     }
 
     /// Lets go of memory that was freed.
     pub(super) fn forget_freed(&mut self, uring: &IoUring) {
-        while let Some(number) = self.registry.freed() {
+        self.numbers.take_back(uring, &self.registry);
+    }
+}
+
+impl Numbers {
+    fn take_back(&mut self, uring: &IoUring, registry: &Registry) {
+        while let Some(number) = registry.freed() {
             // What cannot be let go of is held until another takes its number.
             let _ = update(uring, number, &mut []);
             self.free.push(number);
@@ -54,12 +67,12 @@ impl Buffers {
         }
     }
 
-    fn register(&mut self, uring: &IoUring, memory: &mut [u8]) -> Option<u16> {
+    fn give(&mut self, uring: &IoUring, registry: &Registry, memory: &mut [u8]) -> Option<u16> {
         if self.full {
             return None;
         }
         if self.free.is_empty() {
-            self.forget_freed(uring);
+            self.take_back(uring, registry);
         }
         let number = self.free.pop()?;
         match update(uring, number, memory) {
@@ -70,7 +83,7 @@ impl Buffers {
                 if !self.complained.swap(true, Ordering::Relaxed) {
                     tracing::info!(
                         "the system permits no more memory to be registered for direct I/O, which \
-                         goes on a little slower without: {error}; see `ulimit -l`"
+                         goes on without: {error}; see `ulimit -l`"
                     );
                 }
                 None
@@ -117,7 +130,7 @@ mod tests {
     fn memory_is_registered_once_and_let_go_when_it_is_freed() {
         let Some(uring) = ring() else { return };
         let mut buffers = new(&uring);
-        if buffers.full {
+        if buffers.numbers.full {
             eprintln!("skipped: the kernel registers no buffers one by one");
             return;
         }
@@ -131,19 +144,19 @@ mod tests {
         pool.give(buffer);
         let mut buffer = pool.take(6000);
         assert_eq!(buffers.number(&uring, &mut buffer), number);
-        assert_eq!(buffers.free.len(), usize::from(NUMBERS) - 1);
+        assert_eq!(buffers.numbers.free.len(), usize::from(NUMBERS) - 1);
         // The pool of a worker that serves nobody.
         pool.give(buffer);
         pool.release();
         buffers.forget_freed(&uring);
-        assert_eq!(buffers.free.len(), usize::from(NUMBERS));
+        assert_eq!(buffers.numbers.free.len(), usize::from(NUMBERS));
     }
 
     #[test]
     fn more_memory_than_there_are_numbers_for_is_used_as_it_is() {
         let Some(uring) = ring() else { return };
         let mut buffers = new(&uring);
-        buffers.free.drain(1..);
+        buffers.numbers.free.drain(1..);
         let mut pool = BufferPool::new(usize::MAX);
         let taken = [pool.take(4096), pool.take(4096)];
         for buffer in taken {
@@ -153,11 +166,11 @@ mod tests {
         let numbers = taken
             .each_mut()
             .map(|buffer| buffers.number(&uring, buffer).is_some());
-        assert_eq!(numbers, [!buffers.full, false]);
+        assert_eq!(numbers, [!buffers.numbers.full, false]);
         // Freed memory leaves its number to other memory.
         let [first, mut second] = taken;
         drop(first);
         let number = buffers.number(&uring, &mut second);
-        assert_eq!(number.is_some(), !buffers.full);
+        assert_eq!(number.is_some(), !buffers.numbers.full);
     }
 }
