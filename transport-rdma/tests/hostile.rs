@@ -54,6 +54,15 @@ impl Raw {
         Self { nic, manager, qp }
     }
 
+    #[track_caller]
+    fn is_rejected(&mut self, ends: &RdmaEnds, status: CmStatus) {
+        let Some(Event::Rejected { private_data, .. }) = self.event(ends) else {
+            panic!("{status} is not rejected");
+        };
+        let rej = CmRej::parse(private_data.bytes()).expect("says why");
+        assert_eq!(rej.sts(), status);
+    }
+
     fn event(&mut self, ends: &RdmaEnds) -> Option<Event<nvmf_rdma::sim::Request, Qp>> {
         self.manager.poll(ends.now())
     }
@@ -140,11 +149,7 @@ fn private_data_that_is_wrong_is_rejected_with_its_status() {
     let mut ends = ends(Receives::Shared);
     for (private_data, reads, status) in cases {
         let mut raw = Raw::connect(&mut ends, private_data, reads);
-        let Some(Event::Rejected { private_data, .. }) = raw.event(&ends) else {
-            panic!("{status} is not rejected");
-        };
-        let rej = CmRej::parse(private_data.bytes()).expect("says why");
-        assert_eq!(rej.sts(), status);
+        raw.is_rejected(&ends, status);
         raw.leave(&mut ends);
         assert_eq!(ends.worker.connections(), 0);
     }
@@ -160,11 +165,7 @@ fn a_device_that_reads_nothing_serves_nobody() {
     });
     for (answers, status) in [(16, CmStatus::NoResources), (0, CmStatus::InvalidIrd)] {
         let mut raw = Raw::connect(&mut ends, &req(0, 0, 32, 31), answers);
-        let Some(Event::Rejected { private_data, .. }) = raw.event(&ends) else {
-            panic!("{status} is not rejected");
-        };
-        let rej = CmRej::parse(private_data.bytes()).expect("says why");
-        assert_eq!(rej.sts(), status);
+        raw.is_rejected(&ends, status);
         raw.leave(&mut ends);
     }
     assert_eq!(ends.worker.connections(), 0);
@@ -179,11 +180,8 @@ fn without_receives_for_it_a_connection_is_rejected() {
     });
     let first = Raw::accepted(&mut ends, &req(0, 0, 32, 31));
     let mut second = Raw::connect(&mut ends, &req(0, 0, 32, 31), 16);
-    let Some(Event::Rejected { private_data, .. }) = second.event(&ends) else {
-        panic!("there are 8 receives left");
-    };
-    let rej = CmRej::parse(private_data.bytes()).expect("says why");
-    assert_eq!(rej.sts(), CmStatus::NoResources);
+    // There are 8 receives left.
+    second.is_rejected(&ends, CmStatus::NoResources);
     second.leave(&mut ends);
     // They are there again when the first is gone.
     first.leave(&mut ends);

@@ -39,26 +39,10 @@ impl State {
                     .push_back(Event::Request { request, terms });
             }
             Happening::NobodyListens(qp) => {
-                let (by, private_data) = (Rejecter::NobodyListens, PrivateData::new(&[]));
-                self.refused(
-                    qp,
-                    Event::Rejected {
-                        qp,
-                        by,
-                        private_data,
-                    },
-                );
+                self.rejected(qp, Rejecter::NobodyListens, PrivateData::new(&[]));
             }
             Happening::Rejected(qp, private_data) => {
-                let by = Rejecter::Peer;
-                self.refused(
-                    qp,
-                    Event::Rejected {
-                        qp,
-                        by,
-                        private_data,
-                    },
-                );
+                self.rejected(qp, Rejecter::Peer, private_data);
             }
             Happening::Established(qp, terms) => self.established(qp, terms),
             Happening::Unbound(qp) => {
@@ -70,10 +54,14 @@ impl State {
         }
     }
 
-    fn refused(&mut self, qp: Qp, event: Event<super::Request, Qp>) {
+    fn rejected(&mut self, qp: Qp, by: Rejecter, private_data: PrivateData) {
         if self.qp(qp).condition == Condition::Idle {
             let node = self.qp(qp).node;
-            self.nodes[node].events.push_back(event);
+            self.nodes[node].events.push_back(Event::Rejected {
+                qp,
+                by,
+                private_data,
+            });
         }
     }
 
